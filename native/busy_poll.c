@@ -1,0 +1,116 @@
+/*
+ * Polling before sleeping.
+ *
+ * Fact: waking an idle (virtual) processor costs more than answering a small
+ * request, so a server whose next message comes within tens of microseconds
+ * gains by asking again before it sleeps, and one whose next message is far
+ * away only burns its processor.
+ *
+ * Rule: spin only when the last wait was short; bound each spin by max_ns
+ * counted from the end of the batch; after a miss sit out twice as many short
+ * waits as after the one before, up to SIT_OUT_MAX, so that the share of time
+ * lost to misses goes to nothing.  A measured wait contains the wake-up
+ * itself, which spinning removes, so waits up to SLEEP_FACTOR * max_ns count
+ * as short.  Waits below ALREADY_THERE_NS were no waits: the next message had
+ * come before we looked, and sleeping never happens.
+ * Rejected: spinning inside the wait (timers and other descriptors of the host
+ * loop would starve); a fixed spin (an idle server would cost CPU).
+ */
+#define _GNU_SOURCE
+#include <time.h>
+
+#include "engine_internal.h"
+
+enum {
+    SLICE_NS = 8 * 1000, /* at most this long away from the host loop */
+    ALREADY_THERE_NS = 3 * 1000,
+    SLEEP_FACTOR = 2,
+    SIT_OUT_MAX = 1024
+};
+
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+int zc_engine_set_spin(zc_engine *engine, uint32_t max_nanoseconds, int adaptive) {
+    engine->spin = (zc_spin){.max_ns = max_nanoseconds, .adaptive = adaptive != 0};
+    return 0;
+}
+
+/* Called by the poll that found records: judges the wait that has just ended. */
+void zc_spin_woke(zc_engine *engine) {
+    zc_spin *spin = &engine->spin;
+    if (spin->max_ns == 0 || spin->idle_since_ns == 0) {
+        return;
+    }
+    uint64_t waited = now_ns() - spin->idle_since_ns;
+    spin->idle_since_ns = 0;
+    if (!spin->adaptive) {
+        spin->wanted = true;
+    } else if (spin->spinning) {
+        spin->wanted = true;
+        spin->misses = 0;
+    } else if (waited > SLEEP_FACTOR * spin->max_ns) {
+        spin->wanted = false;
+    } else if (spin->sit_out > 0) {
+        spin->sit_out--;
+        spin->wanted = false;
+    } else {
+        spin->wanted = waited > ALREADY_THERE_NS;
+    }
+    spin->spinning = false;
+}
+
+int zc_engine_settle(zc_engine *engine) {
+    zc_spin *spin = &engine->spin;
+    if (zc_engine_pending(engine)) {
+        return ZC_MORE;
+    }
+    if (spin->max_ns == 0) {
+        return 0;
+    }
+    spin->idle_since_ns = now_ns();
+    spin->spinning = spin->wanted;
+    return spin->wanted ? ZC_SPIN : 0;
+}
+
+static int missed(zc_engine *engine) {
+    zc_spin *spin = &engine->spin;
+    engine->stats.spin_misses++;
+    spin->spinning = false;
+    spin->wanted = false;
+    if (spin->misses < 31) {
+        spin->misses++;
+    }
+    uint32_t sit_out = 1u << spin->misses;
+    spin->sit_out = sit_out < SIT_OUT_MAX ? sit_out : SIT_OUT_MAX;
+    return ZC_SPIN_MISS;
+}
+
+int zc_engine_spin(zc_engine *engine) {
+    zc_spin *spin = &engine->spin;
+    if (!spin->spinning) {
+        return ZC_SPIN_MISS; /* a poll in between has ended this wait */
+    }
+    engine->stats.spins++;
+    uint64_t start = now_ns(), now = start;
+    uint64_t deadline = spin->idle_since_ns + spin->max_ns;
+    do {
+        if (engine->event_next == engine->event_count) {
+            int count = epoll_wait(engine->epfd, engine->events, ZC_MAX_EVENTS, 0);
+            engine->event_next = 0;
+            engine->event_count = count > 0 ? count : 0;
+        }
+        if (engine->event_count > 0) {
+            engine->stats.spin_hits++;
+            return ZC_SPIN_HIT;
+        }
+        now = now_ns();
+        if (now >= deadline) {
+            return missed(engine);
+        }
+    } while (now - start < SLICE_NS);
+    return ZC_SPIN_AGAIN;
+}

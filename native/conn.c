@@ -1,0 +1,137 @@
+/* The table of connections: slots, modes, pausing, the again-list. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine_internal.h"
+
+enum { FIRST_CAPACITY = 64 };
+
+/* Doubles the table and the again-ring together: the ring can then hold every
+ * connection once, so a push never fails. */
+static int grow(zc_engine *engine) {
+    uint32_t old = engine->capacity;
+    if (old >= (1u << 24)) {
+        return -ENFILE;
+    }
+    uint32_t capacity = old == 0 ? FIRST_CAPACITY : old * 2;
+    zc_ref *again = malloc(capacity * sizeof *again);
+    if (again == NULL) {
+        return -ENOMEM;
+    }
+    zc_conn *conns = realloc(engine->conns, capacity * sizeof *conns);
+    if (conns == NULL) {
+        free(again);
+        return -ENOMEM;
+    }
+    for (uint32_t i = 0; i < engine->again_count; i++) {
+        again[i] = engine->again[(engine->again_head + i) % engine->again_capacity];
+    }
+    free(engine->again);
+    engine->again = again;
+    engine->again_capacity = capacity;
+    engine->again_head = 0;
+    memset(conns + old, 0, (capacity - old) * sizeof *conns);
+    for (uint32_t slot = capacity; slot-- > old;) {
+        conns[slot].fd = -1;
+        conns[slot].next_free = engine->free_head;
+        engine->free_head = slot;
+    }
+    engine->conns = conns;
+    engine->capacity = capacity;
+    return 0;
+}
+
+int zc_conn_add(zc_engine *engine, int fd, int mode, int flags) {
+    if (fd < 0) {
+        return -EBADF;
+    }
+    if (engine->free_head == ZC_NO_SLOT) {
+        int error = grow(engine);
+        if (error < 0) {
+            return error;
+        }
+    }
+    uint32_t slot = engine->free_head;
+    zc_conn *conn = zc_conn_at(engine, slot);
+    struct epoll_event event = {
+        /* A listener stays level-triggered: what one batch doesn't accept, the next must see. */
+        .events = mode == ZC_MODE_LISTEN ? (uint32_t)EPOLLIN
+                                         : (uint32_t)(EPOLLIN | EPOLLRDHUP | EPOLLPRI | EPOLLET),
+        .data.u64 = ((uint64_t)conn->generation << 32) | slot,
+    };
+    if (epoll_ctl(engine->epfd, EPOLL_CTL_ADD, fd, &event) < 0) {
+        return -errno;
+    }
+    engine->free_head = conn->next_free;
+    uint32_t generation = conn->generation;
+    memset(conn, 0, sizeof *conn);
+    conn->generation = generation;
+    conn->fd = fd;
+    conn->mode = (uint8_t)mode;
+    conn->probe_after_short = (flags & ZC_CONN_PROBE_AFTER_SHORT) != 0;
+    conn->lowat = 1;
+    return (int)slot;
+}
+
+int zc_conn_remove(zc_engine *engine, uint32_t slot) {
+    zc_conn *conn = zc_conn_live(engine, slot);
+    ZC_ASSERT(conn->fill_buf == NULL); /* its memory may go away with the caller */
+    /* Fails when the descriptor was closed behind our back; the kernel has
+     * then forgotten it already. */
+    int error = epoll_ctl(engine->epfd, EPOLL_CTL_DEL, conn->fd, NULL) < 0 ? -errno : 0;
+    conn->fd = -1;
+    conn->generation++;
+    conn->next_free = engine->quarantine_head;
+    engine->quarantine_head = slot;
+    return error;
+}
+
+void zc_again_push(zc_engine *engine, uint32_t slot) {
+    zc_conn *conn = zc_conn_live(engine, slot);
+    if (conn->queued) {
+        return;
+    }
+    /* Removed connections leave stale references behind until the next poll
+     * drops them, so the ring can be full of those for a moment. */
+    if (engine->again_count == engine->again_capacity) {
+        uint32_t kept = 0;
+        for (uint32_t i = 0; i < engine->again_count; i++) {
+            zc_ref ref = engine->again[(engine->again_head + i) % engine->again_capacity];
+            if (engine->conns[ref.slot].generation == ref.generation) {
+                engine->again[(engine->again_head + kept++) % engine->again_capacity] = ref;
+            }
+        }
+        engine->again_count = kept;
+    }
+    ZC_ASSERT(engine->again_count < engine->again_capacity);
+    uint32_t tail = (engine->again_head + engine->again_count++) % engine->again_capacity;
+    engine->again[tail] = (zc_ref){.slot = slot, .generation = conn->generation};
+    conn->queued = true;
+}
+
+int zc_conn_set_mode(zc_engine *engine, uint32_t slot, int mode) {
+    zc_conn *conn = zc_conn_live(engine, slot);
+    ZC_ASSERT((mode == ZC_MODE_LISTEN) == (conn->mode == ZC_MODE_LISTEN));
+    conn->mode = (uint8_t)mode;
+    return 0;
+}
+
+int zc_conn_pause(zc_engine *engine, uint32_t slot) {
+    zc_conn_live(engine, slot)->paused = true;
+    return 0;
+}
+
+int zc_conn_resume(zc_engine *engine, uint32_t slot) {
+    zc_conn *conn = zc_conn_live(engine, slot);
+    conn->paused = false;
+    if (!conn->ready) {
+        return 0;
+    }
+    zc_again_push(engine, slot);
+    return 1;
+}
+
+const zc_conn_stats *zc_conn_counters(const zc_engine *engine, uint32_t slot) {
+    return &zc_conn_live(engine, slot)->stats;
+}

@@ -1,0 +1,106 @@
+/* What the native files share among themselves; not part of the interface. */
+#ifndef ZC_ENGINE_INTERNAL_H
+#define ZC_ENGINE_INTERNAL_H
+
+#include <errno.h>
+#include <stdbool.h>
+#include <sys/epoll.h>
+#include <sys/uio.h>
+
+#include "zc_assert.h"
+#include "zcloop.h"
+
+enum {
+    ZC_MAX_RECORDS = 256,
+    ZC_MAX_EVENTS = 128,
+    ZC_MAX_IOV = 512,
+    ZC_MIN_ROOM = 16 * 1024,     /* least scratch worth starting a recv with */
+    ZC_MAX_ACCEPTS = 64,         /* a batch, so that a flood can't starve the rest */
+    ZC_NO_SLOT = 0xffffffff
+};
+
+/*
+ * One connection.
+ *
+ * Kernel fact: the poller is edge-triggered, so an edge says once that bytes
+ * came.  Rule: `ready` remembers an edge until a recv shows that the socket
+ * is drained, and a connection with `ready` set that nobody is about to read
+ * is on the engine's again-list, unless it is paused.  Rejected: level
+ * triggering, which costs an epoll_ctl for every pause, resume and blocked
+ * write, and re-polls every socket after every read.
+ */
+typedef struct {
+    int fd; /* -1: slot is free */
+    uint32_t generation;
+    uint32_t next_free;
+    uint8_t mode;
+    bool ready;
+    bool hup; /* FIN, error or urgent data seen: a short read isn't the end */
+    bool paused;
+    bool queued; /* is on the again-list */
+    bool probe_after_short;
+    bool want_write;
+    bool out_armed;
+    char *fill_buf; /* not NULL: a fill is under way */
+    size_t fill_len, fill_done;
+    int lowat; /* what SO_RCVLOWAT was last set to; 1 = the default */
+    zc_conn_stats stats;
+} zc_conn;
+
+typedef struct {
+    uint32_t slot, generation;
+} zc_ref;
+
+/* See busy_poll.c. */
+typedef struct {
+    uint64_t max_ns; /* 0: off */
+    bool adaptive;
+    bool wanted;     /* the last waits say that polling pays */
+    bool spinning;   /* a spin is under way since idle_since_ns */
+    uint64_t idle_since_ns; /* when the last batch was settled; 0: not idle */
+    uint32_t misses;        /* in a row */
+    uint32_t sit_out;       /* short waits to let pass before trying again */
+} zc_spin;
+
+struct zc_engine {
+    int epfd;
+    zc_conn *conns;
+    uint32_t capacity, free_head;
+    uint32_t quarantine_head; /* removed since the last poll */
+    /* Edges that epoll_wait handed over and no poll has looked at yet. */
+    struct epoll_event events[ZC_MAX_EVENTS];
+    int event_count, event_next;
+    /* Ring of connections to read again; each is in it at most once, and the
+     * ring grows with the table. */
+    zc_ref *again;
+    uint32_t again_capacity, again_head, again_count;
+    zc_event records[ZC_MAX_RECORDS];
+    int record_count;
+    char *scratch;
+    size_t scratch_len, scratch_used;
+    struct iovec iov[ZC_MAX_IOV];
+    zc_spin spin;
+    zc_engine_stats stats;
+};
+
+static inline zc_conn *zc_conn_at(const zc_engine *engine, uint32_t slot) {
+    ZC_ASSERT(slot < engine->capacity);
+    return &engine->conns[slot];
+}
+
+static inline zc_conn *zc_conn_live(const zc_engine *engine, uint32_t slot) {
+    zc_conn *conn = zc_conn_at(engine, slot);
+    ZC_ASSERT(conn->fd >= 0);
+    return conn;
+}
+
+void zc_again_push(zc_engine *engine, uint32_t slot);
+int64_t zc_conn_recv(zc_conn *conn, char *buf, size_t len);
+bool zc_fill_step(zc_conn *conn);
+void zc_fill_aim(zc_engine *engine, uint32_t slot);
+int zc_arm_out(zc_engine *engine, uint32_t slot);
+void zc_accept_some(zc_engine *engine, uint32_t slot);
+void zc_spin_woke(zc_engine *engine);
+void zc_emit(zc_engine *engine, uint32_t slot, uint32_t what, int32_t result, uint32_t offset);
+
+#endif

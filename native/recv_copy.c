@@ -1,0 +1,51 @@
+/* Receiving by copy: the one place that calls recv. */
+#define _GNU_SOURCE
+#include <sys/socket.h>
+
+#include "engine_internal.h"
+
+/*
+ * One recv, and what it says about the edge.
+ *
+ * Kernel fact: on TCP a recv that returns less than asked has emptied the
+ * receive queue, unless it stopped at a FIN, an error or an urgent mark, of
+ * which the event told us (`hup`).  On AF_UNIX it also stops at a message
+ * that carries descriptors or other credentials, without a further edge, so
+ * there a peek decides (probe_after_short).
+ */
+int64_t zc_conn_recv(zc_conn *conn, char *buf, size_t len) {
+    ssize_t n;
+    do {
+        n = recv(conn->fd, buf, len, MSG_DONTWAIT);
+    } while (n < 0 && errno == EINTR);
+    conn->stats.recv_calls++;
+    if (n < 0) {
+        int error = errno;
+        if (error == EAGAIN) {
+            conn->ready = false;
+            return -EAGAIN;
+        }
+        return -error;
+    }
+    conn->stats.bytes_received += (uint64_t)n;
+    if ((size_t)n == len || conn->hup || n == 0) {
+        conn->ready = true;
+    } else if (conn->probe_after_short) {
+        char byte;
+        ssize_t peeked = recv(conn->fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK);
+        conn->ready = !(peeked < 0 && errno == EAGAIN);
+    } else {
+        conn->ready = false;
+    }
+    return n;
+}
+
+int64_t zc_recv(zc_engine *engine, uint32_t slot, char *buf, size_t len) {
+    zc_conn *conn = zc_conn_live(engine, slot);
+    int64_t n = zc_conn_recv(conn, buf, len);
+    /* The caller saw the edge; if bytes may be left, the engine owns it again. */
+    if (n > 0 && conn->ready && !conn->paused) {
+        zc_again_push(engine, slot);
+    }
+    return n;
+}

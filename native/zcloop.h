@@ -1,0 +1,139 @@
+/*
+ * zcloop.h: the native core's whole interface.
+ *
+ * Everything between the two cdef marks is read twice, by the C compiler and
+ * by cffi, so it holds declarations only: no preprocessor, no inline code.
+ * Every function returns a count or zero on success and -errno on failure;
+ * none of them blocks, and none of them knows about Python.
+ *
+ * Threads: an engine belongs to the thread of its loop.
+ */
+#ifndef ZCLOOP_H
+#define ZCLOOP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* cdef: begin */
+
+typedef struct zc_engine zc_engine;
+
+/* What a record says.  One connection yields at most one reading record
+ * (DATA, READABLE, FILLED, EOF, ERROR) a batch, so that a protocol which pauses inside
+ * a callback is never handed anything more from the same batch. */
+enum zc_what {
+    ZC_DATA = 1,     /* result bytes lie at scratch + offset */
+    ZC_READABLE = 2, /* ask the protocol for a buffer, then zc_recv */
+    ZC_FILLED = 3,   /* a fill ended; zc_fill_end tells how far it came */
+    ZC_EOF = 4,      /* the peer sent FIN and everything before it was read */
+    ZC_ERROR = 5,    /* result = -errno, from recv or accept */
+    ZC_WRITABLE = 6, /* a send that came up short may go on */
+    ZC_ACCEPTED = 7  /* result = a new, non-blocking descriptor, ours to close */
+};
+
+typedef struct {
+    uint32_t slot; /* the connection, as zc_conn_add returned it */
+    uint32_t what; /* enum zc_what */
+    int32_t result;
+    uint32_t offset;
+} zc_event;
+
+/* How an idle connection's bytes leave the socket. */
+enum zc_mode {
+    ZC_MODE_DATA = 0,     /* recv into the engine's scratch, report ZC_DATA */
+    ZC_MODE_BUFFERED = 1, /* report ZC_READABLE, the caller recvs */
+    ZC_MODE_LISTEN = 2    /* accept, report ZC_ACCEPTED */
+};
+
+enum zc_conn_flag {
+    ZC_CONN_PROBE_AFTER_SHORT = 1 /* a short read doesn't mean drained: AF_UNIX */
+};
+
+/* What zc_engine_settle advises once a batch was handled. */
+enum zc_advice {
+    ZC_MORE = 1, /* work is left that no further edge announces: poll again */
+    ZC_SPIN = 2  /* recent waits were short: zc_engine_spin before sleeping */
+};
+
+enum zc_spin_result {
+    ZC_SPIN_MISS = 0, /* the budget is used up: sleep */
+    ZC_SPIN_HIT = 1,  /* events wait: zc_engine_poll */
+    ZC_SPIN_AGAIN = 2 /* this slice is over, the budget isn't: come back */
+};
+
+typedef struct {
+    uint64_t bytes_received, recv_calls, bytes_filled, fills, wakeups;
+    uint64_t bytes_sent, send_calls, send_short, sendfile_bytes, lowat_set;
+} zc_conn_stats;
+
+typedef struct {
+    uint64_t polls, empty_polls, events, accepts, accept_errors;
+    uint64_t spins, spin_hits, spin_misses;
+} zc_engine_stats;
+
+/* engine.c: one engine a loop.  scratch_bytes is the receive area that the
+ * DATA records of one batch share. */
+zc_engine *zc_engine_new(size_t scratch_bytes);
+/* Closes the epoll instance; what is left may still send and be removed, so
+ * that a transport which outlives its loop touches no freed memory. */
+void zc_engine_close(zc_engine *engine);
+void zc_engine_free(zc_engine *engine);
+int zc_engine_fd(const zc_engine *engine);
+zc_event *zc_engine_records(zc_engine *engine);
+char *zc_engine_scratch(zc_engine *engine);
+const zc_engine_stats *zc_engine_counters(const zc_engine *engine);
+
+/* conn.c: the table of connections.  A slot that was removed isn't given out
+ * again before the next poll, so the records of a batch can't be mistaken. */
+int zc_conn_add(zc_engine *engine, int fd, int mode, int flags);
+int zc_conn_remove(zc_engine *engine, uint32_t slot);
+int zc_conn_set_mode(zc_engine *engine, uint32_t slot, int mode);
+int zc_conn_pause(zc_engine *engine, uint32_t slot);
+int zc_conn_resume(zc_engine *engine, uint32_t slot); /* 1: call zc_engine_poll */
+const zc_conn_stats *zc_conn_counters(const zc_engine *engine, uint32_t slot);
+
+/* poller.c: how many records the next batch has. */
+int zc_engine_poll(zc_engine *engine);
+int zc_engine_pending(const zc_engine *engine); /* 1: work that no edge announces */
+
+/* busy_poll.c */
+int zc_engine_settle(zc_engine *engine);
+int zc_engine_spin(zc_engine *engine);
+int zc_engine_set_spin(zc_engine *engine, uint32_t max_nanoseconds, int adaptive);
+
+/* recv_copy.c: 0 = end of stream, -EAGAIN = drained. */
+int64_t zc_recv(zc_engine *engine, uint32_t slot, char *buf, size_t len);
+
+/* fill.c: receive until [buf, buf+len) is full, over as many wake-ups as it
+ * takes.  The memory belongs to the engine from begin to end. */
+int64_t zc_fill_begin(zc_engine *engine, uint32_t slot, char *buf, size_t len);
+int64_t zc_fill_end(zc_engine *engine, uint32_t slot); /* bytes filled */
+int zc_set_lowat(zc_engine *engine, uint32_t slot, int bytes);
+
+/* send.c: bytes taken by the kernel, 0 = none now; a short count arms
+ * ZC_WRITABLE. */
+int64_t zc_send(zc_engine *engine, uint32_t slot, const char *buf, size_t len);
+int zc_iov_put(zc_engine *engine, int index, const char *buf, size_t len);
+int64_t zc_sendv(zc_engine *engine, uint32_t slot, int count);
+int64_t zc_sendfile(zc_engine *engine, uint32_t slot, int in_fd, int64_t offset, size_t len);
+int zc_iov_max(void);
+
+/* probe.c: tries every feature once and fills ZC_CAPABILITY_COUNT records,
+ * always in the same order.  Returns their number, or -EINVAL if capacity is
+ * smaller.  Takes a few milliseconds at most and leaves nothing open. */
+enum { ZC_CAPABILITY_COUNT = 19 };
+
+typedef struct {
+    char name[40]; /* NUL-terminated ASCII */
+    int32_t ok;    /* 1: it works */
+    int32_t err;   /* the errno that says why not; 0 when ok */
+    int64_t value; /* a figure that goes with some names (bytes, sizes), else 0 */
+} zc_capability;
+
+int zc_probe(zc_capability *out, int capacity);
+
+/* cdef: end */
+
+_Static_assert(sizeof(zc_event) == 16, "Python decodes 16-byte records");
+
+#endif

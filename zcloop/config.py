@@ -1,0 +1,134 @@
+"""What a loop may be told: one frozen dataclass, also readable from the environment."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any, Literal
+
+__all__ = ["Config"]
+
+RECEIVE_MODES = ("auto", "copy", "map")
+SEND_MODES = ("auto", "copy", "zerocopy")
+SWITCHES = ("off", "on")
+MAX_BUSY_POLL_US = 1000
+MIN_ARENA_BYTES = 2 * 1024 * 1024
+
+_TRUE = ("1", "true", "yes", "on")
+_FALSE = ("0", "false", "no", "off")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """Settings of one :class:`zcloop.EventLoop`.
+
+    Every field can also come from the environment, as ``ZCLOOP_`` and the
+    field's name in capitals (``ZCLOOP_BUSY_POLL=off``); see :meth:`from_env`.
+
+    receive
+        ``"auto"``, ``"copy"`` or ``"map"``: how received bytes reach memory
+        that the receiver keeps.
+    send
+        ``"auto"``, ``"copy"`` or ``"zerocopy"``.
+    zerocopy_threshold
+        Bytes from which a send may go without a copy; ``None`` calibrates.
+    friends
+        ``"off"`` or ``"on"``: bypass TCP between two zcloop peers of one host.
+    busy_poll
+        ``"auto"`` polls briefly before sleeping where recent waits were short,
+        ``"off"`` never does, a number of microseconds (1 to 1000) does so
+        always, for at most that long.
+    fast_streams
+        Whether plain ``asyncio.open_connection`` and ``start_server`` get the
+        reader that fills its result in place.
+    arena_bytes
+        Upper bound of the address range for mapped pages; ``None`` chooses.
+    tune_malloc
+        Tells glibc, for the whole process, to keep freed memory instead of
+        giving it back.
+
+    Raises :exc:`ValueError` for a value that a field doesn't have.
+    """
+
+    receive: Literal["auto", "copy", "map"] = "auto"
+    send: Literal["auto", "copy", "zerocopy"] = "auto"
+    zerocopy_threshold: int | None = None
+    friends: Literal["off", "on"] = "off"
+    busy_poll: Literal["auto", "off"] | int = "auto"
+    fast_streams: bool = True
+    arena_bytes: int | None = None
+    tune_malloc: bool = False
+
+    def __post_init__(self) -> None:
+        _one_of("receive", self.receive, RECEIVE_MODES)
+        _one_of("send", self.send, SEND_MODES)
+        _one_of("friends", self.friends, SWITCHES)
+        _bytes("zerocopy_threshold", self.zerocopy_threshold, 1)
+        _bytes("arena_bytes", self.arena_bytes, MIN_ARENA_BYTES)
+        _flag("fast_streams", self.fast_streams)
+        _flag("tune_malloc", self.tune_malloc)
+        poll = self.busy_poll
+        if isinstance(poll, bool) or not (
+            poll in ("auto", "off") or (isinstance(poll, int) and 1 <= poll <= MAX_BUSY_POLL_US)
+        ):
+            raise ValueError(
+                f"busy_poll={poll!r}: valid are 'auto', 'off' "
+                f"or microseconds from 1 to {MAX_BUSY_POLL_US}"
+            )
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> Config:
+        """The configuration that ``ZCLOOP_*`` variables ask for.
+
+        Raises :exc:`ValueError`, naming the variable and its valid values, for
+        a value that the field doesn't have and for a variable that is no field.
+        """
+        env = os.environ if environ is None else environ
+        known = {f"ZCLOOP_{field.name.upper()}": field.name for field in dataclasses.fields(cls)}
+        values: dict[str, Any] = {}
+        for variable in sorted(env):
+            if not variable.startswith("ZCLOOP_"):
+                continue
+            if variable not in known:
+                raise ValueError(f"{variable}: no such setting; valid are {', '.join(known)}")
+            name = known[variable]
+            try:
+                values[name] = _parse(name, env[variable])
+                cls(**{name: values[name]})
+            except ValueError as exc:
+                raise ValueError(f"environment variable {variable}: {exc}") from None
+        return cls(**values)
+
+
+def _one_of(name: str, value: object, valid: tuple[str, ...]) -> None:
+    if value not in valid:
+        raise ValueError(f"{name}={value!r}: valid are {', '.join(map(repr, valid))}")
+
+
+def _bytes(name: str, value: object, least: int) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name}={value!r}: valid are None or a number of bytes from {least} on")
+
+
+def _flag(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name}={value!r}: valid are True or False")
+
+
+def _parse(name: str, text: str) -> object:
+    """A field's value from its text; what it can't read it hands on, for the field to refuse."""
+    if name in ("fast_streams", "tune_malloc"):
+        lowered = text.strip().lower()
+        if lowered in _TRUE or lowered in _FALSE:
+            return lowered in _TRUE
+        raise ValueError(f"{name}={text!r}: valid are {', '.join(_TRUE + _FALSE)}")
+    if name in ("zerocopy_threshold", "arena_bytes", "busy_poll"):
+        try:
+            return int(text)
+        except ValueError:
+            if name != "busy_poll":
+                raise ValueError(f"{name}={text!r}: valid is a number of bytes") from None
+    return text

@@ -1,0 +1,298 @@
+"""The doorway to the native core: one engine a loop, one batch a wake-up.
+
+Kernel fact: libuv closes a poll handle on EPOLLERR, and EPOLLERR is how
+zero-copy completions arrive.  So the engine has an epoll instance of its own,
+which the host loop watches as one readable descriptor.
+
+Rule: a wake-up is one call into C, which reads every ready socket into the
+scratch area and returns fixed records.  The records are decoded here, once,
+and each goes to the one callable that its connection registered for that
+kind: ``sinks`` take received bytes, ``owners`` everything else.  A connection
+that pauses, swaps its protocol or closes changes its entries; the loop below
+tests nothing.
+
+Rule: sends made inside a callback wait in ``dirty`` until the callback has
+returned, so that header and body leave in one segment, and no longer, so that
+no connection waits for another's protocol.
+
+The GIL is held around calls that finish in about a microsecond: releasing it
+would hand it to a CPU-bound thread for a whole switch interval.  Large copies
+use the ``_nogil`` variants.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+try:
+    from ._native import ffi, lib
+except ImportError as exc:  # pragma: no cover - a broken installation
+    raise ImportError(
+        "zcloop's native core is missing or doesn't fit this Python; "
+        "reinstall with 'pip install --force-reinstall zcloop' on Linux with CPython 3.11 or newer"
+    ) from exc
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class Owner(Protocol):
+        """What the engine calls on a connection or listener."""
+
+        _read_buffered_in_context: Callable[[], object]
+
+        def _on_filled(self) -> None: ...
+        def _on_eof(self) -> None: ...
+        def _on_error(self, exc: OSError) -> None: ...
+        def _on_writable(self) -> None: ...
+        def _on_accepted(self, fd: int) -> None: ...
+        def _on_sink_error(self, exc: BaseException) -> None: ...
+        def _uncork(self) -> None: ...
+
+
+__all__ = ["GIL_HELD_MAX", "SCRATCH_BYTES", "Engine", "ffi", "lib", "os_error"]
+
+SCRATCH_BYTES = 256 * 1024
+GIL_HELD_MAX = 64 * 1024
+"""Bytes up to which a copy or a send is made without releasing the GIL."""
+
+_MAX_ROUNDS = 4
+"""Batches taken in a row before the host loop's other callbacks get a turn."""
+
+_DATA = lib.ZC_DATA
+_READABLE = lib.ZC_READABLE
+_FILLED = lib.ZC_FILLED
+_EOF = lib.ZC_EOF
+_ERROR = lib.ZC_ERROR
+_WRITABLE = lib.ZC_WRITABLE
+_MORE = lib.ZC_MORE
+_SPIN = lib.ZC_SPIN
+_SPIN_HIT = lib.ZC_SPIN_HIT
+_SPIN_AGAIN = lib.ZC_SPIN_AGAIN
+_RECORD = struct.Struct("=IIiI")
+_RECORD_BYTES = _RECORD.size
+
+
+def os_error(code: int, what: str | None = None) -> OSError:
+    """The exception for a native function's negative return (``-errno``)."""
+    return OSError(-code, what or os.strerror(-code))
+
+
+def _discard(data: bytes) -> None:
+    """The sink of a slot whose connection no longer wants bytes."""
+
+
+class Engine:
+    """One native engine and the callables that its records go to.
+
+    Owned by the loop; used only from the loop's thread.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_call_soon",
+        "_fd",
+        "_left",
+        "_poll_scheduled",
+        "_records",
+        "_remove_reader",
+        "_scratch",
+        "_spin_scheduled",
+        "batching",
+        "c",
+        "dirty",
+        "fills",
+        "owners",
+        "sinks",
+    )
+
+    def __init__(
+        self,
+        add_reader: Callable[..., object],
+        remove_reader: Callable[[int], object],
+        call_soon: Callable[..., object],
+        busy_poll: str | int,
+    ) -> None:
+        pointer = lib.zc_engine_new(SCRATCH_BYTES)
+        if pointer == ffi.NULL:
+            raise OSError(ffi.errno, f"can't set up the event engine: {os.strerror(ffi.errno)}")
+        self.c = ffi.gc(pointer, lib.zc_engine_free)
+        self._call_soon = call_soon
+        self._remove_reader = remove_reader
+        self._records = ffi.buffer(lib.zc_engine_records(pointer), _RECORD_BYTES * 256)
+        self._scratch = ffi.buffer(lib.zc_engine_scratch(pointer), SCRATCH_BYTES)
+        self._fd = lib.zc_engine_fd(pointer)
+        self._left: list[tuple[int, int, int, int]] = []
+        self._poll_scheduled = False
+        self._spin_scheduled = False
+        self.batching = False
+        self.fills = 0
+        """How many connections are filling somebody's memory: their copies are large."""
+        self.dirty: list[Owner] = []
+        self.sinks: list[Callable[[bytes], object]] = []
+        self.owners: list[Owner | None] = []
+        if busy_poll == "auto":
+            lib.zc_engine_set_spin(self.c, 50_000, 1)
+        elif isinstance(busy_poll, int):
+            lib.zc_engine_set_spin(self.c, busy_poll * 1000, 0)
+        add_reader(self._fd, self._on_ready)
+
+    # -- registration ---------------------------------------------------------
+
+    def add(self, fd: int, owner: Owner, mode: int, flags: int = 0) -> int:
+        """Watch a descriptor; returns its slot.  Raises :exc:`OSError`."""
+        slot = lib.zc_conn_add(self.c, fd, mode, flags)
+        if slot < 0:
+            raise os_error(slot)
+        if slot >= len(self.owners):
+            missing = slot + 1 - len(self.owners)
+            self.owners.extend([None] * missing)
+            self.sinks.extend([_discard] * missing)
+        self.owners[slot] = owner
+        self.sinks[slot] = _discard
+        return int(slot)
+
+    def remove(self, slot: int) -> None:
+        """Forget a descriptor; to be called before it is closed."""
+        self.mute(slot)
+        self.owners[slot] = None
+        lib.zc_conn_remove(self.c, slot)
+
+    def mute(self, slot: int) -> None:
+        """Drop whatever else this batch holds for a connection."""
+        self.sinks[slot] = _discard
+
+    def schedule_poll(self) -> None:
+        """Have a batch taken soon: there is work that no edge will announce."""
+        if not self._poll_scheduled and not self.batching:
+            self._poll_scheduled = True
+            self._call_soon(self._on_scheduled)
+
+    def schedule_poll_if_pending(self) -> None:
+        """The same, where only the native side knows whether there is work."""
+        if not self.batching and lib.zc_engine_pending(self.c):
+            self.schedule_poll()
+
+    def close(self) -> None:
+        """Stop watching everything.  Sends on connections left behind still work."""
+        if self._fd >= 0:
+            self._remove_reader(self._fd)
+            self._fd = -1
+            lib.zc_engine_close(self.c)
+            self.owners.clear()
+            self.sinks.clear()
+            self._left.clear()
+
+    # -- the hot path ---------------------------------------------------------
+
+    def _on_ready(self) -> None:
+        c = self.c
+        if self._left:
+            left, self._left = self._left, []
+            self._dispatch(left)
+        rounds = 0
+        poll = lib.zc_engine_poll_nogil if self.fills else lib.zc_engine_poll
+        while True:
+            count = poll(c)
+            if count <= 0:
+                if count < 0:
+                    raise os_error(count)
+                advice = lib.zc_engine_settle(c)
+                break
+            self._dispatch(_RECORD.iter_unpack(self._records[: count * _RECORD_BYTES]))
+            rounds += 1
+            advice = lib.zc_engine_settle(c)
+            if not advice & _MORE or rounds == _MAX_ROUNDS:
+                break
+        if advice:
+            if advice & _MORE:
+                self.schedule_poll()
+            else:
+                self._schedule_spin()
+
+    def _on_scheduled(self) -> None:
+        self._poll_scheduled = False
+        if self._fd >= 0:
+            self._on_ready()
+
+    def _schedule_spin(self) -> None:
+        if not self._spin_scheduled:
+            self._spin_scheduled = True
+            self._call_soon(self._spin)
+
+    def _spin(self) -> None:
+        self._spin_scheduled = False
+        if self._fd < 0:
+            return
+        result = lib.zc_engine_spin_nogil(self.c)
+        if result == _SPIN_HIT:
+            self._on_ready()
+        elif result == _SPIN_AGAIN:
+            self._schedule_spin()
+
+    def _dispatch(self, batch: Iterable[tuple[int, int, int, int]]) -> None:
+        sinks = self.sinks
+        scratch = self._scratch
+        dirty = self.dirty
+        batch = iter(batch)
+        self.batching = True
+        try:
+            for slot, what, result, offset in batch:
+                if what == _DATA:
+                    try:
+                        sinks[slot](scratch[offset : offset + result])
+                    except (SystemExit, KeyboardInterrupt):
+                        raise
+                    except BaseException as exc:
+                        owner = self.owners[slot]
+                        if owner is not None:
+                            owner._on_sink_error(exc)
+                else:
+                    owner = self.owners[slot]
+                    if owner is None:
+                        if what == lib.ZC_ACCEPTED:
+                            os.close(result)
+                        continue
+                    if what == _READABLE:
+                        owner._read_buffered_in_context()
+                    elif what == _WRITABLE:
+                        owner._on_writable()
+                    elif what == _FILLED:
+                        owner._on_filled()
+                    elif what == _EOF:
+                        owner._on_eof()
+                    elif what == _ERROR:
+                        owner._on_error(os_error(result))
+                    else:
+                        owner._on_accepted(result)
+                if dirty:
+                    self._flush_dirty()
+        finally:
+            # Only SystemExit and KeyboardInterrupt get here: what is left of
+            # the batch, and its scratch, must survive them.
+            self.batching = False
+            self._left = list(batch)
+            if dirty:
+                self._flush_dirty()
+            if self._left:
+                self.schedule_poll()
+
+    def _flush_dirty(self) -> None:
+        dirty = self.dirty
+        for owner in dirty:  # an owner whose protocol writes again joins the end
+            owner._uncork()
+        dirty.clear()
+
+    # -- seeing what happens --------------------------------------------------
+
+    def counters(self) -> dict[str, Any]:
+        """The engine's own counts, by name."""
+        stats = lib.zc_engine_counters(self.c)
+        return {name: int(getattr(stats, name)) for name, _ in ffi.typeof(stats).item.fields}
+
+    def conn_counters(self, slot: int) -> dict[str, int]:
+        """One connection's counts, by name."""
+        stats = lib.zc_conn_counters(self.c, slot)
+        return {name: int(getattr(stats, name)) for name, _ in ffi.typeof(stats).item.fields}

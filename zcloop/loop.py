@@ -1,0 +1,273 @@
+"""The event loop: uvloop's, with zcloop's transports under its streams.
+
+uvloop keeps callbacks, timers, DNS, pipes, subprocesses, UDP, signals and
+executors.  asyncio's own methods (see stdlib.py) do what surrounds a
+connection.  This file has the hooks between them and the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import errno
+import os
+import socket
+import sys
+from asyncio import sslproto
+from asyncio.log import logger
+from collections.abc import Callable
+from typing import Any
+
+import uvloop
+
+from .config import Config
+from .engine import Engine
+from .sendfile import send_file
+from .server import Listener
+from .stdlib import StdlibMethods
+from .transport import StreamTransport
+
+__all__ = ["EventLoop"]
+
+_Protocol = asyncio.BaseProtocol
+
+
+class EventLoop(StdlibMethods, uvloop.Loop):  # type: ignore[misc]
+    """A :class:`uvloop.Loop` whose TCP and unix streams are zcloop's.
+
+    ``config`` defaults to :meth:`Config.from_env`, which raises
+    :exc:`ValueError` for a ``ZCLOOP_*`` variable that it can't make sense of.
+    """
+
+    def __init__(self, config: Config | None = None) -> None:
+        super().__init__()
+        self._config = Config.from_env() if config is None else config
+        self._engine: Engine | None = None
+        self._listeners: dict[int, Listener] = {}
+        self._transports_by_fd: dict[int, StreamTransport] = {}
+        self._watched: tuple[dict[int, asyncio.Handle], dict[int, asyncio.Handle]] = ({}, {})
+        self._unix_server_sockets: dict[socket.socket, int] = {}
+
+    @property
+    def config(self) -> Config:
+        """What this loop was told."""
+        return self._config
+
+    def __repr__(self) -> str:
+        return (
+            f"<zcloop.EventLoop running={self.is_running()} "
+            f"closed={self.is_closed()} debug={self.get_debug()}>"
+        )
+
+    @property
+    def _debug(self) -> bool:  # asyncio's methods read it
+        return bool(self.get_debug())
+
+    def _need_engine(self) -> Engine:
+        engine = self._engine
+        if engine is None:
+            if self.is_closed():
+                raise RuntimeError("Event loop is closed")
+            engine = self._engine = Engine(
+                super().add_reader, super().remove_reader, self.call_soon, self._config.busy_poll
+            )
+        return engine
+
+    def close(self) -> None:
+        """Close the loop; connections that are still open warn when they are collected."""
+        if self.is_running():
+            raise RuntimeError("Cannot close a running event loop")
+        if self.is_closed():
+            return
+        for listener in self._listeners.values():
+            listener.close()
+        self._listeners.clear()
+        if self._engine is not None:
+            self._engine.close()
+        super().close()
+
+    # -- hooks: making transports ---------------------------------------------
+
+    def _make_socket_transport(
+        self,
+        sock: socket.socket,
+        protocol: _Protocol,
+        waiter: asyncio.Future[None] | None = None,
+        *,
+        extra: dict[str, Any] | None = None,
+        server: Any = None,
+    ) -> StreamTransport:
+        context = contextvars.copy_context()
+        transport = StreamTransport(self, self._need_engine(), sock, protocol, context, server)
+        if extra:
+            transport._extra.update(extra)
+        self.call_soon(transport._start, waiter, context=context)
+        return transport
+
+    def _make_ssl_transport(
+        self,
+        rawsock: socket.socket,
+        protocol: _Protocol,
+        sslcontext: Any,
+        waiter: asyncio.Future[None] | None = None,
+        *,
+        server_side: bool = False,
+        server_hostname: str | None = None,
+        extra: dict[str, Any] | None = None,
+        server: Any = None,
+        ssl_handshake_timeout: float | None = None,
+        ssl_shutdown_timeout: float | None = None,
+    ) -> asyncio.Transport:
+        tls = sslproto.SSLProtocol(
+            self,
+            protocol,
+            sslcontext,
+            waiter,
+            server_side,
+            server_hostname,
+            ssl_handshake_timeout=ssl_handshake_timeout,
+            ssl_shutdown_timeout=ssl_shutdown_timeout,
+        )
+        self._make_socket_transport(rawsock, tls, extra=extra, server=server)
+        return tls._app_transport
+
+    # -- hooks: serving -------------------------------------------------------
+
+    def _start_serving(
+        self,
+        protocol_factory: Callable[[], _Protocol],
+        sock: socket.socket,
+        sslcontext: Any = None,
+        server: Any = None,
+        backlog: int = 100,
+        ssl_handshake_timeout: float | None = None,
+        ssl_shutdown_timeout: float | None = None,
+    ) -> None:
+        engine = self._need_engine()
+        sock.setblocking(False)
+
+        def make_plain(accepted: socket.socket) -> None:
+            protocol = protocol_factory()
+            StreamTransport(self, engine, accepted, protocol, listener._context, server)._start()
+
+        def make_tls(accepted: socket.socket) -> None:
+            self._make_ssl_transport(
+                accepted,
+                protocol_factory(),
+                sslcontext,
+                server_side=True,
+                server=server,
+                ssl_handshake_timeout=ssl_handshake_timeout,
+                ssl_shutdown_timeout=ssl_shutdown_timeout,
+            )
+
+        listener = Listener(self, engine, sock, make_tls if sslcontext else make_plain)
+        self._listeners[sock.fileno()] = listener
+
+    def _stop_serving(self, sock: socket.socket) -> None:
+        listener = self._listeners.pop(sock.fileno(), None)
+        if listener is not None:
+            listener.close()
+        inode = self._unix_server_sockets.pop(sock, None)
+        path = sock.getsockname() if inode is not None else None
+        sock.close()
+        if path is not None:
+            _remove_socket_file(path, inode)
+
+    # -- hooks: files ---------------------------------------------------------
+
+    async def _sendfile_native(
+        self, transp: Any, file: Any, offset: int, count: int | None
+    ) -> int:
+        if not isinstance(transp, StreamTransport):
+            raise asyncio.SendfileNotAvailableError("sendfile syscall is not supported")
+        return await send_file(transp, file, offset, count)
+
+    # -- watching descriptors -------------------------------------------------
+
+    def _ensure_fd_no_transport(self, fd: Any) -> None:
+        fileno = _fileno(fd)
+        transport = self._transports_by_fd.get(fileno)
+        if transport is not None and not transport.is_closing():
+            raise RuntimeError(f"File descriptor {fd!r} is used by transport {transport!r}")
+
+    def _watch(
+        self, which: int, fileobj: Any, callback: Callable[..., object], args: tuple[Any, ...]
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self)
+        add = super().add_writer if which else super().add_reader
+        add(fileobj, handle._run)
+        handles = self._watched[which]
+        fileno = _fileno(fileobj)
+        old = handles.get(fileno)
+        if old is not None:
+            old.cancel()
+        handles[fileno] = handle
+        return handle
+
+    def _unwatch(self, which: int, fileobj: Any) -> bool:
+        handle = self._watched[which].pop(_fileno(fileobj), None)
+        remove = super().remove_writer if which else super().remove_reader
+        remove(fileobj)
+        if handle is None:
+            return False
+        handle.cancel()
+        return True
+
+    def _add_reader(self, fd: Any, callback: Callable[..., object], *args: Any) -> asyncio.Handle:
+        return self._watch(0, fd, callback, args)
+
+    def _add_writer(self, fd: Any, callback: Callable[..., object], *args: Any) -> asyncio.Handle:
+        return self._watch(1, fd, callback, args)
+
+    def add_reader(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:
+        """Call back when ``fd`` is readable; refused for a descriptor that a transport owns."""
+        self._ensure_fd_no_transport(fd)
+        self._watch(0, fd, callback, args)
+
+    def add_writer(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:
+        """Call back when ``fd`` is writable; refused for a descriptor that a transport owns."""
+        self._ensure_fd_no_transport(fd)
+        self._watch(1, fd, callback, args)
+
+    def remove_reader(self, fd: Any) -> bool:
+        """Undo :meth:`add_reader`; whether there was one."""
+        self._ensure_fd_no_transport(fd)
+        return self._unwatch(0, fd)
+
+    def remove_writer(self, fd: Any) -> bool:
+        """Undo :meth:`add_writer`; whether there was one."""
+        self._ensure_fd_no_transport(fd)
+        return self._unwatch(1, fd)
+
+    # -- running --------------------------------------------------------------
+
+    def run_until_complete(self, future: Any) -> Any:
+        """As asyncio's: refused, before anything is wrapped in a task, while a loop runs."""
+        if self.is_running():
+            raise RuntimeError("This event loop is already running")
+        return super().run_until_complete(future)
+
+    def set_task_factory(self, factory: Any) -> None:
+        """As asyncio's: a factory without a ``context`` parameter is fine."""
+        super().set_task_factory(factory)
+
+
+def _fileno(fileobj: Any) -> int:
+    if isinstance(fileobj, int):
+        return fileobj
+    try:
+        return int(fileobj.fileno())
+    except (AttributeError, TypeError, ValueError):
+        raise ValueError(f"Invalid file object: {fileobj!r}") from None
+
+
+def _remove_socket_file(path: str, inode: int | None) -> None:
+    """The file of a listening unix socket, unless somebody else has taken its name."""
+    try:
+        if os.stat(path).st_ino == inode:
+            os.unlink(path)
+    except FileNotFoundError:
+        pass
+    except OSError as exc:
+        logger.error("Unable to clean up listening UNIX socket %r: %r", path, exc)

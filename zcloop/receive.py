@@ -1,0 +1,354 @@
+"""The receiving half of a connection: from the engine's records to the protocol.
+
+Where bytes go is decided when it changes, not when they come:
+
+=================  ==============================================================
+protocol           path
+=================  ==============================================================
+``Protocol``       the engine receives into its scratch area; the record's bytes
+                   become one ``bytes`` of their exact size
+``BufferedProtocol`` the engine says that bytes wait; one ``recv`` goes straight
+                   into the buffer that the protocol gives
+a fill             the engine receives into the reader's result until it is full
+=================  ==============================================================
+
+Invariant: after ``pause_reading()`` the protocol gets nothing, not even what
+the same batch has already taken out of the socket; that waits in ``_stash``
+and comes first on resumption.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio.log import logger
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from .engine import GIL_HELD_MAX, Engine, ffi, lib, os_error
+from .states import ConnState
+
+if TYPE_CHECKING:
+    import contextvars
+
+    from .transport import StreamTransport
+
+    _Self = StreamTransport
+else:
+    _Self = Any
+
+__all__ = ["ReceiveHalf", "wants_buffers"]
+
+_CHARS = ffi.typeof("char[]")
+_from_buffer = ffi.from_buffer
+_SHAPE_SIZE_HINT = 256 * 1024
+_DATA_MODE = lib.ZC_MODE_DATA
+_BUFFERED_MODE = lib.ZC_MODE_BUFFERED
+
+
+def wants_buffers(protocol: Any) -> bool:
+    """Whether a protocol is of the buffered kind, by type or, as uvloop has it, by shape."""
+    return isinstance(protocol, asyncio.BufferedProtocol) or (
+        hasattr(protocol, "get_buffer") and not isinstance(protocol, asyncio.Protocol)
+    )
+
+
+class ReceiveHalf:
+    """Mixed into the transport, which holds the fields."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        _loop: Any
+        _engine: Engine
+        _slot: int
+        _state: ConnState
+        _context: contextvars.Context
+        _protocol: Any
+        _buffered: bool
+        _paused: bool
+        _read_eof: bool
+        _read_big: bool
+        _stash: list[bytes] | None
+        _fill: Callable[[int], object] | None
+        _fill_keep: Any
+        _fill_start: int
+        _get_buffer: Any
+        _size_hint: int
+        _buffer_updated: Any
+        _read_buffered_in_context: Callable[[], object]
+
+        def _fatal_error(self, exc: BaseException, message: str) -> None: ...
+        def close(self) -> None: ...
+
+    # -- who gets the bytes ---------------------------------------------------
+
+    def _route(self: _Self) -> None:
+        """Point the engine's records for this slot at the protocol of now."""
+        protocol = self._protocol
+        self._buffered = wants_buffers(protocol)
+        if self._buffered:
+            self._get_buffer = protocol.get_buffer
+            self._buffer_updated = protocol.buffer_updated
+            # asyncio's hint is -1; protocols of that shape only, as uvloop takes
+            # them, may want uvloop's, which is a size.
+            by_type = isinstance(protocol, asyncio.BufferedProtocol)
+            self._size_hint = -1 if by_type else _SHAPE_SIZE_HINT
+        if self._slot < 0:
+            return
+        if self._state is not ConnState.OPEN:
+            sink: Callable[[bytes], object] | None = None
+        elif self._paused or self._stash:
+            sink = self._put_aside
+        elif self._buffered:
+            sink = self._copy_into_buffers
+        else:
+            sink = partial(self._context.run, protocol.data_received)
+        if sink is None:
+            self._engine.mute(self._slot)
+        else:
+            self._engine.sinks[self._slot] = sink
+        lib.zc_conn_set_mode(
+            self._engine.c, self._slot, _BUFFERED_MODE if self._buffered else _DATA_MODE
+        )
+
+    def _put_aside(self: _Self, data: bytes) -> None:
+        if self._stash is None:
+            self._stash = []
+        self._stash.append(data)
+
+    def _copy_into_buffers(self: _Self, data: bytes) -> None:
+        """Bytes that were received before the protocol became a buffered one."""
+        self._context.run(self._copy_into_buffers_in_context, data)
+
+    def _copy_into_buffers_in_context(self: _Self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            if not self._buffered or self._state is not ConnState.OPEN or self._paused:
+                # The protocol changed its mind midway: the rest stays first in line.
+                self._put_aside(bytes(rest))
+                self._schedule_stash()
+                self._route()
+                return
+            buffer = self._get_buffer(len(rest))
+            if not len(buffer):
+                raise RuntimeError("get_buffer() returned an empty buffer")
+            with memoryview(buffer) as view, view.cast("B") as flat:
+                count = min(len(flat), len(rest))
+                flat[:count] = rest[:count]
+            self._buffer_updated(count)
+            rest = rest[count:]
+
+    def _on_sink_error(self: _Self, exc: BaseException) -> None:
+        callback = "buffer_updated" if self._buffered else "data_received"
+        self._fatal_error(exc, f"Fatal error: protocol.{callback}() call failed.")
+
+    # -- records --------------------------------------------------------------
+
+    def _read_buffered(self: _Self) -> None:
+        """One recv into the protocol's own buffer; runs in the connection's context."""
+        if self._paused or self._state is not ConnState.OPEN or self._stash:
+            return  # resuming reports it again
+        if not self._buffered:
+            # The protocol changed after the record was made: have it made anew.
+            if lib.zc_conn_resume(self._engine.c, self._slot):
+                self._engine.schedule_poll()
+            return
+        try:
+            buffer = self._get_buffer(self._size_hint)
+            if not len(buffer):
+                raise RuntimeError("get_buffer() returned an empty buffer")
+        except (SystemExit, KeyboardInterrupt):
+            self._resume_engine()  # the bytes still wait, and no edge will say so
+            raise
+        except BaseException as exc:
+            self._fatal_error(exc, "Fatal error: protocol.get_buffer() call failed.")
+            return
+        if self._slot < 0 or self._state is not ConnState.OPEN:
+            return  # get_buffer() closed the connection
+        try:
+            target = _from_buffer(_CHARS, buffer, True)
+        except BaseException as exc:
+            self._fatal_error(exc, "Fatal read error on socket transport")
+            return
+        # A connection that moves much lets other threads run while it copies.
+        receive = lib.zc_recv_nogil if self._read_big else lib.zc_recv
+        count = receive(self._engine.c, self._slot, target, len(target))
+        target = buffer = None  # the protocol may resize it from here on
+        if count > 0:
+            self._read_big = count > GIL_HELD_MAX
+            try:
+                self._buffer_updated(count)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as exc:
+                self._fatal_error(exc, "Fatal error: protocol.buffer_updated() call failed.")
+        elif count == 0:
+            self._receive_eof()
+        elif count != _EAGAIN:
+            self._fatal_error(os_error(count), "Fatal read error on socket transport")
+
+    def _on_error(self: _Self, exc: OSError) -> None:
+        self._fatal_error(exc, "Fatal read error on socket transport")
+
+    def _on_eof(self: _Self) -> None:
+        # Paused by another connection's callback in this batch: resuming reports it again.
+        if not self._paused and self._state is ConnState.OPEN and not self._stash:
+            self._context.run(self._receive_eof)
+
+    def _receive_eof(self: _Self) -> None:
+        if self._read_eof:
+            return
+        self._read_eof = True
+        if self._loop.get_debug():
+            logger.debug("%r received EOF", self)
+        try:
+            keep_open = self._protocol.eof_received()
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as exc:
+            self._fatal_error(exc, "Fatal error: protocol.eof_received() call failed.")
+            return
+        if not keep_open:
+            self.close()
+
+    # -- pausing --------------------------------------------------------------
+
+    def is_reading(self: _Self) -> bool:
+        """Whether the protocol will be given what arrives."""
+        return not self._paused and self._state <= ConnState.OPEN
+
+    def pause_reading(self: _Self) -> None:
+        """Give the protocol nothing more until :meth:`resume_reading`."""
+        if not self.is_reading():
+            return
+        self._paused = True
+        if self._slot >= 0:
+            lib.zc_conn_pause(self._engine.c, self._slot)
+            self._engine.sinks[self._slot] = self._put_aside
+        if self._loop.get_debug():
+            logger.debug("%r pauses reading", self)
+
+    def resume_reading(self: _Self) -> None:
+        """Undo :meth:`pause_reading`; what arrived meanwhile comes first."""
+        if not self._paused or self._state > ConnState.OPEN:
+            return
+        self._paused = False
+        if self._stash:
+            self._schedule_stash()
+        elif self._slot >= 0:
+            self._resume_engine()
+        if self._loop.get_debug():
+            logger.debug("%r resumes reading", self)
+
+    def _resume_engine(self: _Self) -> None:
+        self._route()
+        if not self._read_eof and lib.zc_conn_resume(self._engine.c, self._slot):
+            self._engine.schedule_poll()
+
+    def _schedule_stash(self: _Self) -> None:
+        if self._slot >= 0:
+            lib.zc_conn_pause(self._engine.c, self._slot)
+        self._loop.call_soon(self._deliver_stash, context=self._context)
+
+    def _deliver_stash(self: _Self) -> None:
+        """What a pause held back, in order, before anything newer."""
+        while self._stash:
+            if self._paused or self._state is not ConnState.OPEN:
+                return
+            data = self._stash.pop(0)
+            try:
+                if self._buffered:
+                    self._copy_into_buffers_in_context(data)
+                else:
+                    self._protocol.data_received(data)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as exc:
+                self._on_sink_error(exc)
+                return
+        if not self._paused and self._state is ConnState.OPEN:
+            self._resume_engine()
+
+    # -- filling a reader's result in place -----------------------------------
+
+    def _fill_begin(
+        self: _Self, buf: Any, start: int, stop: int, done: Callable[[int], object]
+    ) -> int:
+        """Receive into ``buf[start:stop]`` until it is full.
+
+        Returns the index one past the last byte that was there already; when
+        that is ``stop``, the fill is over.  Otherwise ``done(end)`` is called
+        once, later, in the connection's context: with ``stop``, or with less when the stream
+        ended, failed or was closed first.  Until then nothing is given to the
+        protocol, and ``buf`` belongs to the engine.
+        """
+        if self._fill is not None:
+            raise RuntimeError("a fill is already under way")
+        if self._paused:
+            self.resume_reading()
+        at = start
+        if self._stash:
+            at = self._fill_from_stash(buf, start, stop)
+            if at == stop:
+                return at
+        if self._slot < 0 or self._state is not ConnState.OPEN or self._read_eof:
+            self._fill, self._fill_start = done, at
+            self._loop.call_soon(self._end_fill_unfinished, context=self._context)
+            return at
+        keep = _from_buffer(_CHARS, buf, not isinstance(buf, bytes))
+        begin = lib.zc_fill_begin_nogil if stop - at > GIL_HELD_MAX else lib.zc_fill_begin
+        count = int(begin(self._engine.c, self._slot, keep + at, stop - at))
+        if count < 0:
+            raise os_error(count)
+        if at + count < stop:
+            self._fill, self._fill_keep, self._fill_start = done, (buf, keep), at
+            self._engine.fills += 1
+            self._engine.schedule_poll_if_pending()
+        return at + count
+
+    def _fill_from_stash(self: _Self, buf: Any, start: int, stop: int) -> int:
+        at = start
+        assert self._stash is not None
+        while self._stash and at < stop:
+            data = self._stash[0]
+            take = min(len(data), stop - at)
+            ffi.memmove(_from_buffer(_CHARS, buf) + at, data, take)
+            if take == len(data):
+                self._stash.pop(0)
+            else:
+                self._stash[0] = data[take:]
+            at += take
+        return at
+
+    def _fill_cancel(self: _Self) -> int:
+        """Stop filling; returns the index one past the last byte filled."""
+        if self._fill is None:
+            raise RuntimeError("no fill is under way")
+        self._fill = None
+        if self._fill_keep is None:
+            return self._fill_start
+        self._fill_keep = None
+        self._engine.fills -= 1
+        end = self._fill_start + int(lib.zc_fill_end(self._engine.c, self._slot))
+        self._engine.schedule_poll_if_pending()
+        return end
+
+    def _on_filled(self: _Self) -> None:
+        done = self._fill
+        if done is not None:
+            self._context.run(done, self._fill_cancel())
+
+    def _abandon_fill(self: _Self) -> None:
+        """The connection ends: take the memory back now, tell the reader before the protocol."""
+        done = self._fill
+        if done is not None:
+            self._loop.call_soon(done, self._fill_cancel(), context=self._context)
+
+    def _end_fill_unfinished(self: _Self) -> None:
+        done = self._fill
+        if done is not None:
+            done(self._fill_cancel())
+
+
+_EAGAIN = -11

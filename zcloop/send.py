@@ -1,0 +1,388 @@
+"""The sending half of a connection: what the kernel doesn't take at once is queued.
+
+Rule: a write goes out at once, except inside an engine's batch, where small
+writes of one callback are corked and leave together when it returns.
+
+Ownership: the queue holds ``bytes``, or read-only views of ``bytes``, and nothing
+else, so the caller may change a mutable buffer after ``write`` returned.  A
+partial send moves a position (``_head``), it never copies what is left.  The
+kernel copies what it takes, so a piece is let go as soon as it was taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from asyncio.log import logger
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from .engine import GIL_HELD_MAX, Engine, ffi, lib, os_error
+from .states import ConnState
+
+if TYPE_CHECKING:
+    import contextvars
+
+    from .transport import StreamTransport
+
+    _Self = StreamTransport
+else:
+    _Self = Any
+
+__all__ = ["SendHalf"]
+
+_CORK_MAX = 16 * 1024
+"""Bytes up to which a write inside a batch waits for the callback to return."""
+
+_HIGH_WATER = 64 * 1024
+_LOST_WRITES_LOGGED_FROM = 5  # as asyncio.constants.LOG_THRESHOLD_FOR_CONNLOST_WRITES
+_IOV_MAX = lib.zc_iov_max()
+_IOV_SMALL = 8 * 1024
+"""Pieces below this are joined: copying them costs less than describing them."""
+
+_from_buffer = ffi.from_buffer
+_send = lib.zc_send
+_Piece = bytes | memoryview
+
+
+def _own(data: Any) -> _Piece:
+    """The data as something immutable, copied only if somebody could change it."""
+    if isinstance(data, bytes):
+        return bytes(data) if type(data) is not bytes else data
+    view = memoryview(data)
+    if view.readonly and type(view.obj) is bytes and view.contiguous:
+        return view.cast("B")
+    return view.tobytes()
+
+
+class SendHalf:
+    """Mixed into the transport, which holds the fields."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        _loop: Any
+        _engine: Engine
+        _slot: int
+        _sock: socket.socket | None
+        _state: ConnState
+        _context: contextvars.Context
+        _protocol: Any
+        _queue: deque[_Piece]
+        _queued: int
+        _head: int
+        _corked: bool
+        _eof: bool
+        _hindered: bool
+        _conn_lost: int
+        _high_water: int
+        _low_water: int
+        _protocol_paused: bool
+        _empty_waiter: asyncio.Future[None] | None
+        _fatal_error: Any
+        _lose: Any
+
+    # -- writing --------------------------------------------------------------
+
+    def write(self: _Self, data: bytes | bytearray | memoryview) -> None:
+        """Send, or queue what the kernel doesn't take now.
+
+        Raises :exc:`TypeError` for what isn't bytes-like and :exc:`RuntimeError`
+        after :meth:`write_eof` or while a sendfile is in progress.
+        """
+        if type(data) is not bytes:
+            if not isinstance(data, (bytes, bytearray, memoryview)):
+                raise TypeError(
+                    f"data argument must be a bytes-like object, not {type(data).__name__!r}"
+                )
+            data = _own(data)  # type: ignore[assignment]
+        if self._hindered:
+            self._check_writable()
+        size = len(data)
+        if not size:
+            return
+        if self._conn_lost:
+            self._count_lost_write()
+            return
+        if self._queued:
+            self._queue.append(data)
+            self._queued += size
+            if not self._corked:
+                self._maybe_pause_protocol()
+            elif self._queued > _CORK_MAX:
+                self._corked = False
+                self._flush()
+            return
+        engine = self._engine
+        if engine.batching and size <= _CORK_MAX:
+            self._queue.append(data)
+            self._queued = size
+            self._corked = True
+            engine.dirty.append(self)
+            return
+        if type(data) is bytes and size <= GIL_HELD_MAX:
+            sent = _send(engine.c, self._slot, data, size)
+        else:
+            sent = lib.zc_send_nogil(engine.c, self._slot, _from_buffer(data), size)
+        if sent == size:
+            return
+        if sent < 0:
+            self._fatal_error(os_error(sent), "Fatal write error on socket transport")
+            return
+        self._queue.append(data)
+        self._queued = size - sent
+        self._head = sent
+        self._maybe_pause_protocol()
+
+    def writelines(self: _Self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        """Send the pieces with one vectored call, without joining them.
+
+        Raises like :meth:`write`, and then sends none of them.
+        """
+        if self._hindered:
+            self._check_writable()
+        pieces = []
+        total = 0
+        for data in list_of_data:
+            if not isinstance(data, (bytes, bytearray, memoryview)):
+                raise TypeError(
+                    f"data argument must be a bytes-like object, not {type(data).__name__!r}"
+                )
+            piece = _own(data)
+            if piece:
+                pieces.append(piece)
+                total += len(piece)
+        if not pieces:
+            return
+        if self._conn_lost:
+            self._count_lost_write()
+            return
+        was_waiting = self._queued and not self._corked
+        self._queue.extend(pieces)
+        self._queued += total
+        if was_waiting:
+            self._maybe_pause_protocol()
+            return
+        if self._engine.batching and self._queued <= _CORK_MAX:
+            if not self._corked:
+                self._corked = True
+                self._engine.dirty.append(self)
+            return
+        self._corked = False
+        self._flush()
+
+    def _check_writable(self: _Self) -> None:
+        if self._eof:
+            raise RuntimeError("Cannot call write() after write_eof()")
+        if self._empty_waiter is not None:
+            raise RuntimeError("unable to write; sendfile is in progress")
+
+    def _count_lost_write(self: _Self) -> None:
+        if self._conn_lost >= _LOST_WRITES_LOGGED_FROM:
+            logger.warning("socket.send() raised exception.")
+        self._conn_lost += 1
+
+    # -- the queue ------------------------------------------------------------
+
+    def _uncork(self: _Self) -> None:
+        """The callback that wrote has returned."""
+        if self._corked:
+            self._corked = False
+            self._flush()
+
+    def _on_writable(self: _Self) -> None:
+        if self._file_writer is not None:
+            self._file_writer()
+        elif self._queued and not self._conn_lost:
+            self._context.run(self._flush)
+
+    def _flush(self: _Self) -> None:
+        """Offer the queue to the kernel until it is empty or the kernel is full."""
+        queue = self._queue
+        while queue:
+            if len(queue) == 1 and not self._head and type(queue[0]) is bytes:
+                size = asked = self._queued
+                send = _send if size <= GIL_HELD_MAX else lib.zc_send_nogil
+                sent = send(self._engine.c, self._slot, queue[0], size)
+            else:
+                asked, sent = self._send_vector()
+            if sent < 0:
+                self._fail_queue(os_error(sent))
+                return
+            self._consume(sent)
+            if sent < asked:
+                break
+        self._after_flush()
+
+    def _send_vector(self: _Self) -> tuple[int, int]:
+        """One vectored send of the queue's front; returns bytes asked and sent."""
+        c = self._engine.c
+        put = lib.zc_iov_put
+        keep: list[Any] = []  # what the vector points to, alive until the call is over
+        small: list[_Piece] = []
+        asked = count = 0
+
+        def add(piece: _Piece) -> None:
+            nonlocal count
+            pointer = _from_buffer(piece)
+            keep.append(pointer)
+            put(c, count, pointer, len(piece))
+            count += 1
+
+        def add_small() -> None:
+            if small:
+                add(small[0] if len(small) == 1 else b"".join(small))
+                small.clear()
+
+        for piece in self._queue:
+            if count + 2 > _IOV_MAX:
+                break
+            if not asked and self._head:
+                piece = memoryview(piece)[self._head :]
+            asked += len(piece)
+            if len(piece) < _IOV_SMALL:
+                small.append(piece)
+            else:
+                add_small()
+                add(piece)
+        add_small()
+        send = lib.zc_sendv if asked <= GIL_HELD_MAX else lib.zc_sendv_nogil
+        return asked, int(send(c, self._slot, count))
+
+    def _consume(self: _Self, count: int) -> None:
+        """Drop from the queue what the kernel took."""
+        self._queued -= count
+        queue = self._queue
+        if not self._queued:
+            queue.clear()
+            self._head = 0
+            return
+        count += self._head
+        while count >= len(queue[0]):
+            count -= len(queue.popleft())
+        self._head = count
+
+    def _after_flush(self: _Self) -> None:
+        if self._queued:
+            if not self._protocol_paused:
+                self._maybe_pause_protocol()
+            elif self._queued <= self._low_water:
+                self._maybe_resume_protocol()
+            return
+        if self._protocol_paused:
+            self._maybe_resume_protocol()  # may write again
+            if self._queued:
+                return
+        if self._empty_waiter is not None and not self._empty_waiter.done():
+            self._empty_waiter.set_result(None)
+        if self._state is ConnState.CLOSING:
+            self._lose(None)
+        elif self._eof:
+            self._shutdown_write()
+
+    def _fail_queue(self: _Self, exc: OSError) -> None:
+        self._drop_queue()
+        waiter = self._empty_waiter
+        self._fatal_error(exc, "Fatal write error on socket transport")
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(exc)
+
+    def _drop_queue(self: _Self) -> None:
+        self._queue.clear()
+        self._queued = self._head = 0
+        self._corked = False
+
+    # -- giving the socket to sendfile ----------------------------------------
+
+    def _make_empty_waiter(self: _Self) -> asyncio.Future[None]:
+        """A future that is done when the queue is empty; until it is reset, writes are refused."""
+        if self._empty_waiter is not None:
+            raise RuntimeError("Empty waiter is already set")
+        self._empty_waiter = self._loop.create_future()
+        self._hindered = True
+        if not self._queued:
+            self._empty_waiter.set_result(None)
+        return self._empty_waiter
+
+    def _reset_empty_waiter(self: _Self) -> None:
+        self._empty_waiter = None
+        self._hindered = self._eof
+        if self._state is ConnState.CLOSING and not self._queued:
+            self._lose(None)
+
+    # -- half-close -----------------------------------------------------------
+
+    def can_write_eof(self) -> bool:
+        """Whether :meth:`write_eof` is supported: always."""
+        return True
+
+    def write_eof(self: _Self) -> None:
+        """Half-close the connection once what is queued was sent."""
+        if self._state >= ConnState.CLOSING or self._eof:
+            return
+        if self._empty_waiter is not None:
+            raise RuntimeError("unable to write; sendfile is in progress")
+        self._eof = self._hindered = True
+        if not self._queued:
+            self._shutdown_write()
+
+    def _shutdown_write(self: _Self) -> None:
+        try:
+            assert self._sock is not None
+            self._sock.shutdown(socket.SHUT_WR)
+        except OSError as exc:
+            # The peer may have reset the connection; the reading half says so.
+            if self._loop.get_debug():
+                logger.debug("%r: shutdown(SHUT_WR) failed: %s", self, exc)
+
+    # -- backpressure ---------------------------------------------------------
+
+    def get_write_buffer_size(self: _Self) -> int:
+        """Bytes that the kernel hasn't taken yet."""
+        return self._queued
+
+    def get_write_buffer_limits(self: _Self) -> tuple[int, int]:
+        """Low and high water marks, in bytes."""
+        return (self._low_water, self._high_water)
+
+    def set_write_buffer_limits(
+        self: _Self, high: int | None = None, low: int | None = None
+    ) -> None:
+        """Set the marks in bytes; raises :exc:`ValueError` unless high >= low >= 0."""
+        if high is None:
+            high = _HIGH_WATER if low is None else 4 * low
+        if low is None:
+            low = high // 4
+        if not high >= low >= 0:
+            raise ValueError(f"high ({high!r}) must be >= low ({low!r}) must be >= 0")
+        self._high_water = high
+        self._low_water = low
+        self._maybe_pause_protocol()
+
+    def _maybe_pause_protocol(self: _Self) -> None:
+        if self._queued <= self._high_water or self._protocol_paused:
+            return
+        self._protocol_paused = True
+        self._tell_protocol("pause_writing")
+
+    def _maybe_resume_protocol(self: _Self) -> None:
+        if self._protocol_paused and self._queued <= self._low_water:
+            self._protocol_paused = False
+            self._tell_protocol("resume_writing")
+
+    def _tell_protocol(self: _Self, callback: str) -> None:
+        try:
+            # A copy: a write may come from within the connection's own context.
+            self._context.copy().run(getattr(self._protocol, callback))
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as exc:
+            self._loop.call_exception_handler(
+                {
+                    "message": f"protocol.{callback}() failed",
+                    "exception": exc,
+                    "transport": self,
+                    "protocol": self._protocol,
+                }
+            )

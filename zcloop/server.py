@@ -1,0 +1,95 @@
+"""Listening sockets: from the engine's accepted descriptors to transports."""
+
+from __future__ import annotations
+
+import contextvars
+import errno
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from .engine import Engine, lib
+
+__all__ = ["Listener"]
+
+_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_RETRY_AFTER = 1.0
+"""Seconds, as asyncio's ACCEPT_RETRY_DELAY."""
+
+
+class Listener:
+    """One listening socket of a server.
+
+    ``make`` is called with each new connection's socket, in the context that
+    the server was started in.  When the process is out of descriptors or
+    memory the listener rests for a second, says so once, and goes on.
+    """
+
+    __slots__ = ("_context", "_engine", "_loop", "_make", "_resting", "_slot", "_sock", "_told")
+
+    def __init__(
+        self,
+        loop: Any,
+        engine: Engine,
+        sock: socket.socket,
+        make: Callable[[socket.socket], object],
+    ) -> None:
+        self._loop = loop
+        self._engine = engine
+        self._sock = sock
+        self._make = make
+        self._context = contextvars.copy_context()
+        self._resting: Any = None
+        self._told = False
+        self._slot = engine.add(sock.fileno(), self, lib.ZC_MODE_LISTEN)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        """Stop accepting; the socket stays its owner's to close."""
+        if self._resting is not None:
+            self._resting.cancel()
+            self._resting = None
+        if self._slot >= 0:
+            self._engine.remove(self._slot)
+            self._slot = -1
+
+    def _on_accepted(self, fd: int) -> None:
+        sock = socket.socket(self._sock.family, self._sock.type, self._sock.proto, fileno=fd)
+        self._told = False
+        try:
+            self._context.run(self._make, sock)
+        except (SystemExit, KeyboardInterrupt):
+            sock.close()
+            raise
+        except BaseException as exc:
+            sock.close()
+            self._loop.call_exception_handler(
+                {
+                    "message": "Error on transport creation for incoming connection",
+                    "exception": exc,
+                }
+            )
+
+    def _on_error(self, exc: OSError) -> None:
+        out_of_resources = exc.errno in _OUT_OF_RESOURCES
+        if not self._told:
+            self._told = True
+            self._loop.call_exception_handler(
+                {
+                    "message": "socket.accept() out of system resource"
+                    if out_of_resources
+                    else "socket.accept() failed",
+                    "exception": exc,
+                    "socket": self._sock,
+                }
+            )
+        if out_of_resources or self._sock.fileno() >= 0:
+            self._engine.remove(self._slot)
+            self._slot = -1
+            self._resting = self._loop.call_later(_RETRY_AFTER, self._resume)
+        else:
+            self.close()
+
+    def _resume(self) -> None:
+        self._resting = None
+        if self._sock.fileno() >= 0:
+            self._slot = self._engine.add(self._sock.fileno(), self, lib.ZC_MODE_LISTEN)  # type: ignore[arg-type]

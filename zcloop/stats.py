@@ -1,0 +1,28 @@
+"""What can be seen of a connection: immutable snapshots of its counters."""
+
+from __future__ import annotations
+
+import dataclasses
+
+__all__ = ["ConnStats"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConnStats:
+    """A connection's counters since it was made; bytes and calls.
+
+    ``bytes_filled`` is the part of ``bytes_received`` that went straight into a
+    reader's result; ``send_short`` counts sends that the kernel didn't take
+    whole; ``wakeups`` counts readable events; ``lowat_set`` changes of SO_RCVLOWAT.
+    """
+
+    bytes_received: int = 0
+    recv_calls: int = 0
+    bytes_filled: int = 0
+    fills: int = 0
+    wakeups: int = 0
+    bytes_sent: int = 0
+    send_calls: int = 0
+    send_short: int = 0
+    sendfile_bytes: int = 0
+    lowat_set: int = 0

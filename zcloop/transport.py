@@ -1,0 +1,275 @@
+"""One stream connection: its state, its descriptor, its two halves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import socket
+import sys
+import warnings
+from asyncio import constants, transports
+from asyncio.log import logger
+from asyncio.trsock import TransportSocket
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from .engine import Engine, lib
+from .receive import ReceiveHalf
+from .send import SendHalf
+from .states import ConnState, check_step
+from .stats import ConnStats
+
+__all__ = ["StreamTransport"]
+
+_TCP_FAMILIES = (socket.AF_INET, socket.AF_INET6)
+
+
+class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
+    """A connected TCP or unix stream socket, as an :class:`asyncio.Transport`.
+
+    (The private mix-in holds the water marks, and asyncio's own sendfile
+    fallback insists on it.)
+
+    Owns the socket from its creation on, and closes it once
+    ``connection_lost`` has run.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_buffer_updated",
+        "_buffered",
+        "_conn_lost",
+        "_context",
+        "_corked",
+        "_empty_waiter",
+        "_engine",
+        "_eof",
+        "_file_writer",
+        "_fill",
+        "_fill_keep",
+        "_fill_start",
+        "_get_buffer",
+        "_head",
+        "_hindered",
+        "_last_stats",
+        "_paused",
+        "_protocol",
+        "_queue",
+        "_queued",
+        "_read_big",
+        "_read_buffered_in_context",
+        "_read_eof",
+        "_server",
+        "_size_hint",
+        "_slot",
+        "_sock",
+        "_sock_fd",
+        "_stash",
+        "_state",
+    )
+
+    # Where asyncio's start_tls and sendfile look.
+    _start_tls_compatible = True
+    _sendfile_compatible = constants._SendfileMode.TRY_NATIVE
+
+    def __init__(
+        self,
+        loop: Any,
+        engine: Engine,
+        sock: socket.socket,
+        protocol: asyncio.BaseProtocol,
+        context: contextvars.Context,
+        server: Any = None,
+    ) -> None:
+        super().__init__({"socket": TransportSocket(sock)}, loop)
+        self._engine = engine
+        self._sock: socket.socket | None = sock
+        self._sock_fd = sock.fileno()
+        self._slot = -1
+        self._context = context
+        self._state = ConnState.STARTING
+        self._conn_lost = 0
+        self._protocol: Any = protocol
+        # receiving
+        self._paused = False
+        self._read_eof = False
+        self._read_big = False
+        self._stash: list[bytes] | None = None
+        self._fill: Callable[[int], object] | None = None
+        self._fill_keep: Any = None
+        self._fill_start = 0
+        self._read_buffered_in_context = self._run_read_buffered
+        # sending
+        self._queue: deque[Any] = deque()
+        self._queued = self._head = 0
+        self._corked = False
+        self._eof = False
+        self._hindered = False
+        self._empty_waiter: asyncio.Future[None] | None = None
+        self._file_writer: Callable[[], None] | None = None
+        self._last_stats: ConnStats | None = None
+        try:
+            self._extra["sockname"] = sock.getsockname()
+        except OSError:
+            self._extra["sockname"] = None
+        try:
+            self._extra["peername"] = sock.getpeername()
+        except OSError:
+            self._extra["peername"] = None
+        if sock.family in _TCP_FAMILIES:
+            try:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            except OSError:  # not TCP after all, or reset already
+                pass
+        loop._transports_by_fd[self._sock_fd] = self
+        self._server = server
+        if server is not None:
+            server._attach(*self._server_args())
+
+    def _run_read_buffered(self) -> None:
+        self._context.run(self._read_buffered)
+
+    def __repr__(self) -> str:
+        info = [type(self).__name__, self._state.name.lower(), f"fd={self._sock_fd}"]
+        if self._state <= ConnState.CLOSING:
+            info.append("read=paused" if self._paused else "read=polling")
+            info.append(f"write=<bufsize={self._queued}>")
+        return f"<{' '.join(info)}>"
+
+    # -- life -----------------------------------------------------------------
+
+    def _start(self, waiter: asyncio.Future[None] | None = None) -> None:
+        """Tell the protocol, then start reading; runs in the connection's context."""
+        try:
+            self._slot = self._engine.add(
+                self._sock_fd,
+                self,
+                lib.ZC_MODE_DATA,
+                0 if self._extra["socket"].family in _TCP_FAMILIES else lib.ZC_CONN_PROBE_AFTER_SHORT,
+            )
+        except OSError as exc:
+            self._lose(exc)
+            if waiter is not None and not waiter.done():
+                waiter.set_exception(exc)
+            return
+        try:
+            if self._state is ConnState.STARTING:
+                self._advance(ConnState.OPEN)
+            self._protocol.connection_made(self)
+        finally:
+            if self._state is ConnState.OPEN:
+                self._route()
+            if waiter is not None and not waiter.done():
+                waiter.set_result(None)
+
+    def _advance(self, state: ConnState) -> None:
+        check_step(self._state, state)
+        self._state = state
+
+    def close(self) -> None:
+        """Read nothing more, send what is queued, then close."""
+        if self._state >= ConnState.CLOSING:
+            return
+        self._advance(ConnState.CLOSING)
+        self._stop_receiving()
+        if not self._queued and self._empty_waiter is None:
+            self._lose(None)
+
+    def abort(self) -> None:
+        """Close at once and drop what is queued."""
+        self._force_close(None)
+
+    def is_closing(self) -> bool:
+        """Whether the connection is closing or closed."""
+        return self._state >= ConnState.CLOSING
+
+    def _stop_receiving(self) -> None:
+        if self._slot >= 0:
+            lib.zc_conn_pause(self._engine.c, self._slot)
+            self._engine.mute(self._slot)
+        self._abandon_fill()
+
+    def _fatal_error(self, exc: BaseException, message: str = "Fatal error on transport") -> None:
+        if isinstance(exc, OSError):
+            if self._loop.get_debug():
+                logger.debug("%r: %s", self, message, exc_info=exc)
+        else:
+            self._loop.call_exception_handler(
+                {
+                    "message": message,
+                    "exception": exc,
+                    "transport": self,
+                    "protocol": self._protocol,
+                }
+            )
+        self._force_close(exc)
+
+    def _force_close(self, exc: BaseException | None) -> None:
+        if self._state >= ConnState.LOST:
+            return
+        self._drop_queue()
+        self._stop_receiving()
+        self._lose(exc)
+
+    def _lose(self, exc: BaseException | None) -> None:
+        """Have ``connection_lost`` called: from here on writes are dropped."""
+        self._advance(ConnState.LOST)
+        self._conn_lost += 1
+        if self._file_writer is not None:
+            self._file_writer()
+        self._loop.call_soon(self._call_connection_lost, exc, context=self._context)
+
+    def _call_connection_lost(self, exc: BaseException | None) -> None:
+        try:
+            self._protocol.connection_lost(exc)
+        finally:
+            self._advance(ConnState.CLOSED)
+            self._release()
+            self._protocol = None
+            self._get_buffer = self._buffer_updated = None
+
+    def _release(self) -> None:
+        """Give slot and descriptor back."""
+        sock, self._sock = self._sock, None
+        if self._slot >= 0:
+            self._last_stats = self._stats()
+            self._engine.remove(self._slot)
+            self._slot = -1
+        transports = self._loop._transports_by_fd
+        if transports.get(self._sock_fd) is self:
+            del transports[self._sock_fd]
+        if sock is not None:
+            sock.close()
+        server, self._server = self._server, None
+        if server is not None:
+            server._detach(*self._server_args())
+
+    def _server_args(self) -> tuple[Any, ...]:
+        # asyncio.Server counts its connections up to 3.12 and knows them from 3.13 on.
+        return (self,) if sys.version_info >= (3, 13) else ()
+
+    def __del__(self, _warn: Any = warnings.warn) -> None:
+        if getattr(self, "_sock", None) is not None:
+            _warn(f"unclosed transport {self!r}", ResourceWarning, source=self)
+            self._release()
+
+    # -- protocol and information ---------------------------------------------
+
+    def get_protocol(self) -> Any:
+        """The protocol of now."""
+        return self._protocol
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Give what comes from here on to another protocol, of either kind."""
+        self._protocol = protocol
+        self._route()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """``socket``, ``sockname``, ``peername``, or ``zcloop``: a :class:`ConnStats` of now."""
+        if name == "zcloop":
+            return self._stats() if self._slot >= 0 else self._last_stats or ConnStats()
+        return self._extra.get(name, default)
+
+    def _stats(self) -> ConnStats:
+        return ConnStats(**self._engine.conn_counters(self._slot))
