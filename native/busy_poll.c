@@ -65,6 +65,7 @@ void zc_spin_woke(zc_engine *engine) {
 
 int zc_engine_settle(zc_engine *engine) {
     zc_spin *spin = &engine->spin;
+    engine->batching = false;
     if (zc_engine_pending(engine)) {
         return ZC_MORE;
     }

@@ -80,6 +80,9 @@ int zc_conn_remove(zc_engine *engine, uint32_t slot) {
     /* Fails when the descriptor was closed behind our back; the kernel has
      * then forgotten it already. */
     int error = epoll_ctl(engine->epfd, EPOLL_CTL_DEL, conn->fd, NULL) < 0 ? -errno : 0;
+    if (engine->cork.slot == slot) {
+        engine->cork.slot = ZC_NO_SLOT; /* the connection is gone, so are its bytes */
+    }
     conn->fd = -1;
     conn->generation++;
     conn->next_free = engine->quarantine_head;

@@ -19,6 +19,7 @@ zc_engine *zc_engine_new(size_t scratch_bytes) {
     engine->scratch_len = scratch_bytes;
     engine->free_head = ZC_NO_SLOT;
     engine->quarantine_head = ZC_NO_SLOT;
+    engine->cork.slot = ZC_NO_SLOT;
     if (engine->epfd < 0 || engine->scratch == NULL) {
         int error = engine->epfd < 0 ? errno : ENOMEM;
         zc_engine_free(engine);

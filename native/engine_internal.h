@@ -51,6 +51,14 @@ typedef struct {
     uint32_t slot, generation;
 } zc_ref;
 
+/* See cork.c. */
+typedef struct {
+    uint32_t slot; /* ZC_NO_SLOT: nothing is corked */
+    size_t len, sent;
+    int error;
+    char data[ZC_CORK_MAX];
+} zc_corked;
+
 /* See busy_poll.c. */
 typedef struct {
     uint64_t max_ns; /* 0: off */
@@ -79,6 +87,8 @@ struct zc_engine {
     char *scratch;
     size_t scratch_len, scratch_used;
     struct iovec iov[ZC_MAX_IOV];
+    bool batching; /* records were handed out and not settled */
+    zc_corked cork;
     zc_spin spin;
     zc_engine_stats stats;
 };

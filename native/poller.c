@@ -128,7 +128,8 @@ int zc_engine_poll(zc_engine *engine) {
     while (engine->event_next < engine->event_count && has_room(engine)) {
         serve_event(engine, &engine->events[engine->event_next++]);
     }
-    if (engine->record_count > 0) {
+    engine->batching = engine->record_count > 0;
+    if (engine->batching) {
         engine->stats.events += (uint64_t)engine->record_count;
         zc_spin_woke(engine);
     } else {

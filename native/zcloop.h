@@ -110,6 +110,18 @@ int64_t zc_fill_begin(zc_engine *engine, uint32_t slot, char *buf, size_t len);
 int64_t zc_fill_end(zc_engine *engine, uint32_t slot); /* bytes filled */
 int zc_set_lowat(zc_engine *engine, uint32_t slot, int bytes);
 
+/* cork.c: a small write inside a batch is held until the callback that made it
+ * has returned and zc_uncork is called, so that what one callback writes leaves together;
+ * any other write goes out at once.  Returns like zc_send; -EBUSY: zc_uncork first. */
+int64_t zc_write(zc_engine *engine, uint32_t slot, const char *buf, size_t len);
+/* 0: all corked bytes were taken.  Else -1, and the three below tell what is left. */
+int zc_uncork(zc_engine *engine);
+int64_t zc_cork_slot(const zc_engine *engine);
+int zc_cork_error(const zc_engine *engine);            /* 0 or -errno */
+size_t zc_cork_take(zc_engine *engine, char *rest); /* moves it out; <= ZC_CORK_MAX bytes */
+
+enum zc_cork { ZC_CORK_MAX = 16384 };
+
 /* send.c: bytes taken by the kernel, 0 = none now; a short count arms
  * ZC_WRITABLE. */
 int64_t zc_send(zc_engine *engine, uint32_t slot, const char *buf, size_t len);

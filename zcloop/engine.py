@@ -11,7 +11,7 @@ kind: ``sinks`` take received bytes, ``owners`` everything else.  A connection
 that pauses, swaps its protocol or closes changes its entries; the loop below
 tests nothing.
 
-Rule: sends made inside a callback wait in ``dirty`` until the callback has
+Rule: small writes made inside a callback are corked in C until the callback has
 returned, so that header and body leave in one segment, and no longer, so that
 no connection waits for another's protocol.
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         def _on_writable(self) -> None: ...
         def _on_accepted(self, fd: int) -> None: ...
         def _on_sink_error(self, exc: BaseException) -> None: ...
-        def _uncork(self) -> None: ...
+        def _on_cork_stuck(self, rest: bytes, error: int) -> None: ...
 
 
 __all__ = ["GIL_HELD_MAX", "SCRATCH_BYTES", "Engine", "ffi", "lib", "os_error"]
@@ -102,7 +102,6 @@ class Engine:
         "_spin_scheduled",
         "batching",
         "c",
-        "dirty",
         "fills",
         "owners",
         "sinks",
@@ -130,7 +129,6 @@ class Engine:
         self.batching = False
         self.fills = 0
         """How many connections are filling somebody's memory: their copies are large."""
-        self.dirty: list[Owner] = []
         self.sinks: list[Callable[[bytes], object]] = []
         self.owners: list[Owner | None] = []
         if busy_poll == "auto":
@@ -235,7 +233,8 @@ class Engine:
     def _dispatch(self, batch: Iterable[tuple[int, int, int, int]]) -> None:
         sinks = self.sinks
         scratch = self._scratch
-        dirty = self.dirty
+        c = self.c
+        uncork = lib.zc_uncork
         batch = iter(batch)
         self.batching = True
         try:
@@ -267,23 +266,33 @@ class Engine:
                         owner._on_error(os_error(result))
                     else:
                         owner._on_accepted(result)
-                if dirty:
-                    self._flush_dirty()
+                if uncork(c):
+                    self.unstick()
         finally:
             # Only SystemExit and KeyboardInterrupt get here: what is left of
             # the batch, and its scratch, must survive them.
             self.batching = False
+            if uncork(c):
+                self.unstick()
             self._left = list(batch)
-            if dirty:
-                self._flush_dirty()
             if self._left:
                 self.schedule_poll()
 
-    def _flush_dirty(self) -> None:
-        dirty = self.dirty
-        for owner in dirty:  # an owner whose protocol writes again joins the end
-            owner._uncork()
-        dirty.clear()
+    def uncork(self) -> None:
+        """Send what is corked now: somebody is about to act on the descriptor itself."""
+        if lib.zc_uncork(self.c):
+            self.unstick()
+
+    def unstick(self) -> None:
+        """The kernel didn't take all corked bytes: the connection they belong to queues the rest."""
+        c = self.c
+        slot = lib.zc_cork_slot(c)
+        error = lib.zc_cork_error(c)
+        rest = ffi.new("char[]", lib.ZC_CORK_MAX)
+        count = lib.zc_cork_take(c, rest)
+        owner = self.owners[slot]
+        if owner is not None:
+            owner._on_cork_stuck(ffi.buffer(rest, count)[:], error)
 
     # -- seeing what happens --------------------------------------------------
 

@@ -84,13 +84,12 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
 
     def __init__(self, limit: int = 2**16, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._fill: Any = STANDARD  # so that asyncio's constructor can set its _buffer
-        ChunkQueue.__init__(self)
         super().__init__(limit, loop)
         self._start()
 
     def _start(self) -> None:
         """Be a fast reader with nothing received yet. asyncio's own fields are set already."""
-        vars(self).pop("_standard", None)
+        self._standard: Any = None
         self._clear()
         self._fill = None
         self._need = 0  # do not wake the waiter before this many bytes are queued

@@ -1,7 +1,7 @@
 """The sending half of a connection: what the kernel doesn't take at once is queued.
 
-Rule: a write goes out at once, except inside an engine's batch, where small
-writes of one callback are corked and leave together when it returns.
+Rule: a write goes out at once, except inside an engine's batch, where the small
+writes of one callback are corked (in C) and leave together when it returns.
 
 Ownership: the queue holds ``bytes``, or read-only views of ``bytes``, and nothing
 else, so the caller may change a mutable buffer after ``write`` returned.  A
@@ -12,6 +12,7 @@ kernel copies what it takes, so a piece is let go as soon as it was taken.
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from asyncio.log import logger
 from collections import deque
@@ -32,8 +33,8 @@ else:
 
 __all__ = ["SendHalf"]
 
-_CORK_MAX = 16 * 1024
-"""Bytes up to which a write inside a batch waits for the callback to return."""
+_JOIN_MAX = 4 * 1024
+"""Bytes up to which several pieces are joined instead of described one by one."""
 
 _HIGH_WATER = 64 * 1024
 _LOST_WRITES_LOGGED_FROM = 5  # as asyncio.constants.LOG_THRESHOLD_FOR_CONNLOST_WRITES
@@ -43,6 +44,7 @@ _IOV_SMALL = 8 * 1024
 
 _from_buffer = ffi.from_buffer
 _send = lib.zc_send
+_write = lib.zc_write
 _Piece = bytes | memoryview
 
 
@@ -72,7 +74,7 @@ class SendHalf:
         _queue: deque[_Piece]
         _queued: int
         _head: int
-        _corked: bool
+        _direct: bool  # nothing queued, lost, half-closed or given to sendfile
         _eof: bool
         _hindered: bool
         _conn_lost: int
@@ -91,48 +93,74 @@ class SendHalf:
         Raises :exc:`TypeError` for what isn't bytes-like and :exc:`RuntimeError`
         after :meth:`write_eof` or while a sendfile is in progress.
         """
-        if type(data) is not bytes:
-            if not isinstance(data, (bytes, bytearray, memoryview)):
-                raise TypeError(
-                    f"data argument must be a bytes-like object, not {type(data).__name__!r}"
-                )
-            data = _own(data)  # type: ignore[assignment]
+        if type(data) is bytes:
+            size = len(data)
+            if self._direct and size <= GIL_HELD_MAX:
+                sent = _write(self._engine.c, self._slot, data, size)
+                if sent == size:
+                    return
+                if sent == -errno.EBUSY:
+                    self._engine.unstick()
+                    self.write(data)
+                else:
+                    self._sent_short(data, size, sent)
+                return
+        elif not isinstance(data, (bytes, bytearray, memoryview)):
+            raise TypeError(
+                f"data argument must be a bytes-like object, not {type(data).__name__!r}"
+            )
+        self._write_checked(data)
+
+    def _write_checked(self: _Self, data: bytes | bytearray | memoryview) -> None:
+        """A write that is large, not of plain bytes, or not to go out now."""
         if self._hindered:
             self._check_writable()
-        size = len(data)
+        size = memoryview(data).nbytes
         if not size:
             return
         if self._conn_lost:
             self._count_lost_write()
             return
-        if self._queued:
-            self._queue.append(data)
+        if type(data) is not bytes and (size <= _JOIN_MAX or not memoryview(data).c_contiguous):
+            data = memoryview(data).tobytes()
+            if self._direct:
+                self.write(data)
+                return
+        if not self._queued:
+            self._engine.uncork()  # may leave a rest of ours in the queue, or lose the connection
+            if self._conn_lost:
+                return
+        if self._queued or self._slot < 0:
+            self._queue.append(_own(data))
             self._queued += size
-            if not self._corked:
-                self._maybe_pause_protocol()
-            elif self._queued > _CORK_MAX:
-                self._corked = False
-                self._flush()
+            self._maybe_pause_protocol()
             return
-        engine = self._engine
-        if engine.batching and size <= _CORK_MAX:
-            self._queue.append(data)
-            self._queued = size
-            self._corked = True
-            engine.dirty.append(self)
-            return
-        if type(data) is bytes and size <= GIL_HELD_MAX:
-            sent = _send(engine.c, self._slot, data, size)
-        else:
-            sent = lib.zc_send_nogil(engine.c, self._slot, _from_buffer(data), size)
-        if sent == size:
-            return
+        sent = lib.zc_send_nogil(self._engine.c, self._slot, _from_buffer(data), size)
+        if sent != size:
+            self._sent_short(data, size, sent)
+
+    def _sent_short(self: _Self, data: Any, size: int, sent: int) -> None:
+        """The kernel took ``sent`` bytes, or failed: what is left waits, owned by us."""
         if sent < 0:
             self._fatal_error(os_error(sent), "Fatal write error on socket transport")
             return
-        self._queue.append(data)
+        self._direct = False
         self._queued = size - sent
+        piece = _own(data)
+        self._queue.append(piece)
         self._head = sent
+        self._maybe_pause_protocol()
+
+    def _on_cork_stuck(self: _Self, rest: bytes, error: int) -> None:
+        """What was corked, or a part of it, is still ours."""
+        if self._conn_lost:
+            return
+        if error:
+            self._fatal_error(os_error(error), "Fatal write error on socket transport")
+            return
+        self._direct = False
+        self._queue.appendleft(rest)
+        self._queued += len(rest)
         self._maybe_pause_protocol()
 
     def writelines(self: _Self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
@@ -158,19 +186,21 @@ class SendHalf:
         if self._conn_lost:
             self._count_lost_write()
             return
-        was_waiting = self._queued and not self._corked
+        if total <= _JOIN_MAX and len(pieces) > 1:
+            # Describing small pieces costs more than copying them, and corks don't take vectors.
+            self.write(b"".join(pieces))
+            return
+        self._engine.uncork()
+        if self._conn_lost:
+            return
+        was_waiting = self._queued
         self._queue.extend(pieces)
         self._queued += total
+        self._direct = False
         if was_waiting:
             self._maybe_pause_protocol()
-            return
-        if self._engine.batching and self._queued <= _CORK_MAX:
-            if not self._corked:
-                self._corked = True
-                self._engine.dirty.append(self)
-            return
-        self._corked = False
-        self._flush()
+        else:
+            self._flush()
 
     def _check_writable(self: _Self) -> None:
         if self._eof:
@@ -184,12 +214,6 @@ class SendHalf:
         self._conn_lost += 1
 
     # -- the queue ------------------------------------------------------------
-
-    def _uncork(self: _Self) -> None:
-        """The callback that wrote has returned."""
-        if self._corked:
-            self._corked = False
-            self._flush()
 
     def _on_writable(self: _Self) -> None:
         if self._file_writer is not None:
@@ -274,6 +298,7 @@ class SendHalf:
             self._maybe_resume_protocol()  # may write again
             if self._queued:
                 return
+        self._direct = not self._hindered and not self._conn_lost
         if self._empty_waiter is not None and not self._empty_waiter.done():
             self._empty_waiter.set_result(None)
         if self._state is ConnState.CLOSING:
@@ -291,7 +316,6 @@ class SendHalf:
     def _drop_queue(self: _Self) -> None:
         self._queue.clear()
         self._queued = self._head = 0
-        self._corked = False
 
     # -- giving the socket to sendfile ----------------------------------------
 
@@ -299,8 +323,10 @@ class SendHalf:
         """A future that is done when the queue is empty; until it is reset, writes are refused."""
         if self._empty_waiter is not None:
             raise RuntimeError("Empty waiter is already set")
+        self._engine.uncork()
         self._empty_waiter = self._loop.create_future()
         self._hindered = True
+        self._direct = False
         if not self._queued:
             self._empty_waiter.set_result(None)
         return self._empty_waiter
@@ -308,6 +334,7 @@ class SendHalf:
     def _reset_empty_waiter(self: _Self) -> None:
         self._empty_waiter = None
         self._hindered = self._eof
+        self._direct = not (self._eof or self._queued or self._conn_lost)
         if self._state is ConnState.CLOSING and not self._queued:
             self._lose(None)
 
@@ -323,7 +350,9 @@ class SendHalf:
             return
         if self._empty_waiter is not None:
             raise RuntimeError("unable to write; sendfile is in progress")
+        self._engine.uncork()
         self._eof = self._hindered = True
+        self._direct = False
         if not self._queued:
             self._shutdown_write()
 

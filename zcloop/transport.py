@@ -41,7 +41,7 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         "_buffered",
         "_conn_lost",
         "_context",
-        "_corked",
+        "_direct",
         "_empty_waiter",
         "_engine",
         "_eof",
@@ -103,7 +103,7 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         # sending
         self._queue: deque[Any] = deque()
         self._queued = self._head = 0
-        self._corked = False
+        self._direct = False
         self._eof = False
         self._hindered = False
         self._empty_waiter: asyncio.Future[None] | None = None
@@ -156,10 +156,13 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         try:
             if self._state is ConnState.STARTING:
                 self._advance(ConnState.OPEN)
+            self._direct = self._state is ConnState.OPEN and not (self._eof or self._queued)
             self._protocol.connection_made(self)
         finally:
             if self._state is ConnState.OPEN:
                 self._route()
+                if self._queued:
+                    self._flush()
             if waiter is not None and not waiter.done():
                 waiter.set_result(None)
 
@@ -216,6 +219,7 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         """Have ``connection_lost`` called: from here on writes are dropped."""
         self._advance(ConnState.LOST)
         self._conn_lost += 1
+        self._direct = False
         if self._file_writer is not None:
             self._file_writer()
         self._loop.call_soon(self._call_connection_lost, exc, context=self._context)

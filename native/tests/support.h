@@ -55,12 +55,12 @@ int run_tests(const test_case *cases, size_t count);
 #define RUN_TESTS(cases) run_tests(cases, sizeof(cases) / sizeof((cases)[0]))
 
 int count_descriptors(void);
-int listen_on_loopback(void);          /* a non-blocking TCP listener on 127.0.0.1, port 0 */
-int connect_to(int listener);          /* a blocking client of it */
+int listen_on_loopback(void); /* a non-blocking TCP listener on 127.0.0.1, port 0 */
+int connect_to(int listener); /* a blocking client of it */
 pair tcp_pair(void);
 pair unix_pair(void);
 void close_pair(pair connection);
-void reset(int fd);                    /* close it with an RST */
+void reset(int fd); /* close it with an RST */
 void send_all(int fd, const void *bytes, size_t size);
 void receive_all(int fd, void *bytes, size_t size);
 void fill_pattern(char *bytes, size_t size, unsigned seed);

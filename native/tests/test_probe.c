@@ -68,7 +68,7 @@ static void no_descriptor_left_is_an_answer(void) {
     CHECK_EQ(count, ZC_CAPABILITY_COUNT);
     CHECK(feature("page_size")->ok);
     CHECK(feature("rlimit_memlock")->ok);
-    const char *const need_one[] = {"eventfd",      "memfd_seals", "nested_epoll",
+    const char *const need_one[] = {"eventfd",       "memfd_seals", "nested_epoll",
                                     "unix_peercred", "tcp_inq",     "so_zerocopy",
                                     "msg_zerocopy",  "sendfile",    "tcp_zerocopy_receive"};
     for (size_t i = 0; i < sizeof need_one / sizeof need_one[0]; i++) {
