@@ -25,6 +25,7 @@ enum {
     SLICE_NS = 8 * 1000, /* at most this long away from the host loop */
     ALREADY_THERE_NS = 3 * 1000,
     SLEEP_FACTOR = 2,
+    RESTS = 16, /* a few hundred nanoseconds */
     SIT_OUT_MAX = 1024
 };
 
@@ -90,6 +91,18 @@ static int missed(zc_engine *engine) {
     return ZC_SPIN_MISS;
 }
 
+/* Leaves the core to its other hardware thread, which may run the very peer
+ * that we wait for. */
+static void rest(void) {
+    for (int i = 0; i < RESTS; i++) {
+#if defined(__x86_64__) || defined(__i386__)
+        __builtin_ia32_pause();
+#elif defined(__aarch64__)
+        __asm__ volatile("isb" ::: "memory");
+#endif
+    }
+}
+
 int zc_engine_spin(zc_engine *engine) {
     zc_spin *spin = &engine->spin;
     if (!spin->spinning) {
@@ -112,6 +125,7 @@ int zc_engine_spin(zc_engine *engine) {
         if (now >= deadline) {
             return missed(engine);
         }
+        rest();
     } while (now - start < SLICE_NS);
     return ZC_SPIN_AGAIN;
 }

@@ -39,6 +39,7 @@ typedef struct {
     bool paused;
     bool queued; /* is on the again-list */
     bool probe_after_short;
+    bool large; /* the last recv moved much */
     bool want_write;
     bool out_armed;
     char *fill_buf; /* not NULL: a fill is under way */

@@ -4,6 +4,8 @@
 
 #include "engine_internal.h"
 
+enum { LARGE = 64 * 1024 };
+
 /*
  * One recv, and what it says about the edge.
  *
@@ -28,6 +30,7 @@ int64_t zc_conn_recv(zc_conn *conn, char *buf, size_t len) {
         return -error;
     }
     conn->stats.bytes_received += (uint64_t)n;
+    conn->large = n >= LARGE;
     if ((size_t)n == len || conn->hup || n == 0) {
         conn->ready = true;
     } else if (conn->probe_after_short) {
@@ -48,4 +51,8 @@ int64_t zc_recv(zc_engine *engine, uint32_t slot, char *buf, size_t len) {
         zc_again_push(engine, slot);
     }
     return n;
+}
+
+int zc_recv_is_large(const zc_engine *engine, uint32_t slot) {
+    return zc_conn_live(engine, slot)->large;
 }

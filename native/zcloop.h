@@ -103,6 +103,7 @@ int zc_engine_set_spin(zc_engine *engine, uint32_t max_nanoseconds, int adaptive
 
 /* recv_copy.c: 0 = end of stream, -EAGAIN = drained. */
 int64_t zc_recv(zc_engine *engine, uint32_t slot, char *buf, size_t len);
+int zc_recv_is_large(const zc_engine *engine, uint32_t slot); /* the last one was */
 
 /* fill.c: receive until [buf, buf+len) is full, over as many wake-ups as it
  * takes.  The memory belongs to the engine from begin to end. */

@@ -5,11 +5,11 @@ zero-copy completions arrive.  So the engine has an epoll instance of its own,
 which the host loop watches as one readable descriptor.
 
 Rule: a wake-up is one call into C, which reads every ready socket into the
-scratch area and returns fixed records.  The records are decoded here, once,
-and each goes to the one callable that its connection registered for that
-kind: ``sinks`` take received bytes, ``owners`` everything else.  A connection
-that pauses, swaps its protocol or closes changes its entries; the loop below
-tests nothing.
+scratch area and makes fixed records; a second call hands them on, the two
+frequent kinds in C (native/binding/dispatch.h), the others here.  Each goes to the one callable that its connection registered for that
+kind: ``sinks`` take received bytes, ``readers`` receive into the protocol's own
+buffer, ``owners`` get everything else.  A connection that pauses, swaps its protocol or closes changes its entries; the
+hot path tests nothing.
 
 Rule: small writes made inside a callback are corked in C until the callback has
 returned, so that header and body leave in one segment, and no longer, so that
@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -41,14 +41,12 @@ if TYPE_CHECKING:
     class Owner(Protocol):
         """What the engine calls on a connection or listener."""
 
-        _read_buffered_in_context: Callable[[], object]
-
         def _on_filled(self) -> None: ...
         def _on_eof(self) -> None: ...
         def _on_error(self, exc: OSError) -> None: ...
         def _on_writable(self) -> None: ...
         def _on_accepted(self, fd: int) -> None: ...
-        def _on_sink_error(self, exc: BaseException) -> None: ...
+        def _on_callback_failed(self, callback: str | None, exc: BaseException) -> None: ...
         def _on_cork_stuck(self, rest: bytes, error: int) -> None: ...
 
 
@@ -71,6 +69,16 @@ _MORE = lib.ZC_MORE
 _SPIN = lib.ZC_SPIN
 _SPIN_HIT = lib.ZC_SPIN_HIT
 _SPIN_AGAIN = lib.ZC_SPIN_AGAIN
+_dispatch = lib.zc_dispatch
+_STAGES = {
+    lib.FAILED_DATA_RECEIVED: "data_received",
+    lib.FAILED_GET_BUFFER: "get_buffer",
+    lib.FAILED_RECEIVE: None,
+    lib.FAILED_BUFFER_UPDATED: "buffer_updated",
+}
+Reader = tuple[Callable[[int], object], int, Callable[[int], object]]
+"""How a buffered protocol is read: get_buffer, its size hint, buffer_updated."""
+
 _RECORD = struct.Struct("=IIiI")
 _RECORD_BYTES = _RECORD.size
 
@@ -84,6 +92,10 @@ def _discard(data: bytes) -> None:
     """The sink of a slot whose connection no longer wants bytes."""
 
 
+def _ignore() -> None:
+    """The reader of a slot that isn't to be read now; the engine remembers that it is ready."""
+
+
 class Engine:
     """One native engine and the callables that its records go to.
 
@@ -93,17 +105,21 @@ class Engine:
     __slots__ = (
         "__weakref__",
         "_call_soon",
+        "_failures",
+        "_failures_id",
         "_fd",
         "_left",
         "_poll_scheduled",
+        "_readers_id",
         "_records",
         "_remove_reader",
-        "_scratch",
+        "_sinks_id",
         "_spin_scheduled",
         "batching",
         "c",
         "fills",
         "owners",
+        "readers",
         "sinks",
     )
 
@@ -121,15 +137,20 @@ class Engine:
         self._call_soon = call_soon
         self._remove_reader = remove_reader
         self._records = ffi.buffer(lib.zc_engine_records(pointer), _RECORD_BYTES * 256)
-        self._scratch = ffi.buffer(lib.zc_engine_scratch(pointer), SCRATCH_BYTES)
         self._fd = lib.zc_engine_fd(pointer)
-        self._left: list[tuple[int, int, int, int]] = []
+        self._left: tuple[int, int] | None = None
         self._poll_scheduled = False
         self._spin_scheduled = False
         self.batching = False
         self.fills = 0
         """How many connections are filling somebody's memory: their copies are large."""
         self.sinks: list[Callable[[bytes], object]] = []
+        self.readers: list[Reader | Callable[[], object]] = []
+        self._failures: list[tuple[int, int, BaseException]] = []
+        # The lists live as long as the engine, so their ids stay good.
+        self._sinks_id = id(self.sinks)
+        self._readers_id = id(self.readers)
+        self._failures_id = id(self._failures)
         self.owners: list[Owner | None] = []
         if busy_poll == "auto":
             lib.zc_engine_set_spin(self.c, 50_000, 1)
@@ -148,8 +169,9 @@ class Engine:
             missing = slot + 1 - len(self.owners)
             self.owners.extend([None] * missing)
             self.sinks.extend([_discard] * missing)
+            self.readers.extend([_ignore] * missing)
         self.owners[slot] = owner
-        self.sinks[slot] = _discard
+        self.mute(slot)
         return int(slot)
 
     def remove(self, slot: int) -> None:
@@ -161,6 +183,7 @@ class Engine:
     def mute(self, slot: int) -> None:
         """Drop whatever else this batch holds for a connection."""
         self.sinks[slot] = _discard
+        self.readers[slot] = _ignore
 
     def schedule_poll(self) -> None:
         """Have a batch taken soon: there is work that no edge will announce."""
@@ -181,15 +204,16 @@ class Engine:
             lib.zc_engine_close(self.c)
             self.owners.clear()
             self.sinks.clear()
-            self._left.clear()
+            self.readers.clear()
+            self._left = None
 
     # -- the hot path ---------------------------------------------------------
 
     def _on_ready(self) -> None:
         c = self.c
-        if self._left:
-            left, self._left = self._left, []
-            self._dispatch(left)
+        if self._left is not None:
+            (at, count), self._left = self._left, None
+            self._dispatch(at, count)
         rounds = 0
         poll = lib.zc_engine_poll_nogil if self.fills else lib.zc_engine_poll
         while True:
@@ -199,7 +223,7 @@ class Engine:
                     raise os_error(count)
                 advice = lib.zc_engine_settle(c)
                 break
-            self._dispatch(_RECORD.iter_unpack(self._records[: count * _RECORD_BYTES]))
+            self._dispatch(0, count)
             rounds += 1
             advice = lib.zc_engine_settle(c)
             if not advice & _MORE or rounds == _MAX_ROUNDS:
@@ -230,53 +254,57 @@ class Engine:
         elif result == _SPIN_AGAIN:
             self._schedule_spin()
 
-    def _dispatch(self, batch: Iterable[tuple[int, int, int, int]]) -> None:
-        sinks = self.sinks
-        scratch = self._scratch
+    def _dispatch(self, at: int, count: int) -> None:
+        """Hand on the records [at, count) of the batch."""
         c = self.c
-        uncork = lib.zc_uncork
-        batch = iter(batch)
+        failures = self._failures
         self.batching = True
         try:
-            for slot, what, result, offset in batch:
-                if what == _DATA:
-                    try:
-                        sinks[slot](scratch[offset : offset + result])
-                    except (SystemExit, KeyboardInterrupt):
-                        raise
-                    except BaseException as exc:
-                        owner = self.owners[slot]
-                        if owner is not None:
-                            owner._on_sink_error(exc)
-                else:
-                    owner = self.owners[slot]
-                    if owner is None:
-                        if what == lib.ZC_ACCEPTED:
-                            os.close(result)
-                        continue
-                    if what == _READABLE:
-                        owner._read_buffered_in_context()
-                    elif what == _WRITABLE:
-                        owner._on_writable()
-                    elif what == _FILLED:
-                        owner._on_filled()
-                    elif what == _EOF:
-                        owner._on_eof()
-                    elif what == _ERROR:
-                        owner._on_error(os_error(result))
-                    else:
-                        owner._on_accepted(result)
-                if uncork(c):
+            while at < count:
+                at = _dispatch(
+                    c, self._sinks_id, self._readers_id, self._failures_id, at, count
+                )
+                if lib.zc_uncork(c):
                     self.unstick()
+                if failures:
+                    self._on_failure(*failures.pop())
+                elif at < count:
+                    slot, what, result, _ = _RECORD.unpack_from(self._records, at * _RECORD_BYTES)
+                    if what != _DATA and what != _READABLE:
+                        at += 1
+                        self._dispatch_rare(slot, what, result)
+                        if lib.zc_uncork(c):
+                            self.unstick()
         finally:
-            # Only SystemExit and KeyboardInterrupt get here: what is left of
+            # SystemExit and KeyboardInterrupt get here midway: what is left of
             # the batch, and its scratch, must survive them.
             self.batching = False
-            if uncork(c):
-                self.unstick()
-            self._left = list(batch)
-            if self._left:
+            if at < count:
+                self._left = (at, count)
                 self.schedule_poll()
+
+    def _on_failure(self, slot: int, stage: int, exc: BaseException) -> None:
+        owner = self.owners[slot]
+        if owner is not None:
+            owner._on_callback_failed(_STAGES[stage], exc)
+        elif isinstance(exc, (SystemExit, KeyboardInterrupt)):
+            raise exc
+
+    def _dispatch_rare(self, slot: int, what: int, result: int) -> None:
+        owner = self.owners[slot]
+        if owner is None:
+            if what == lib.ZC_ACCEPTED:
+                os.close(result)
+        elif what == _FILLED:
+            owner._on_filled()
+        elif what == _WRITABLE:
+            owner._on_writable()
+        elif what == _EOF:
+            owner._on_eof()
+        elif what == _ERROR:
+            owner._on_error(os_error(result))
+        else:
+            owner._on_accepted(result)
 
     def uncork(self) -> None:
         """Send what is corked now: somebody is about to act on the descriptor itself."""

@@ -32,7 +32,7 @@ from .chunks import ChunkQueue, as_bytes, uninitialised_bytes, writable
 
 # Reads that lack fewer bytes than this are answered from chunks: one copy of so little is
 # cheaper than telling the transport about it.
-FILL_MIN = 16 * 1024
+FILL_MIN = 32 * 1024
 
 # Reads that complete without waiting never let the loop run. After this many bytes of them
 # in a row the reader lets it run once, so that a fast peer cannot starve the others.
@@ -172,7 +172,7 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
             self._waiter = None
             if not waiter.cancelled():
                 waiter.set_result(None)
-        if size > 2 * self._limit and not self._paused:
+        if size > 2 * self._limit:
             self._pause_transport()
 
     def feed_eof(self) -> None:
@@ -188,7 +188,7 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
         super().set_exception(exc)
 
     def _pause_transport(self) -> None:
-        if self._transport is None:
+        if self._paused or self._transport is None:
             return
         try:
             self._transport.pause_reading()
@@ -286,6 +286,7 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
                 self._burst += stop - start
                 if self._burst >= BURST_MAX:
                     self._burst = 0
+                    self._pause_transport()
                     await asyncio.sleep(0)
             else:
                 fill.transport = transport
@@ -306,6 +307,8 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
             self._unfill()
             return False
         self._fill = None
+        if self._paused:
+            self._maybe_resume_transport()
         return True
 
     def _fill_done(self, end: int) -> None:
@@ -318,6 +321,9 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
         if end == fill.stop:
             fill.transport = None
             fill.end = end
+            # Until the coroutine has run, and perhaps asked for the next result to be filled
+            # in place too, more would only arrive as chunks, which are copied.
+            self._pause_transport()
             self._wakeup_waiter()
         else:
             self._fill = None
@@ -333,6 +339,8 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
         end = fill.end if fill.transport is None else fill.transport._fill_cancel()
         if end:
             self._head = fill.chunk(end)
+        if self._paused:
+            self._maybe_resume_transport()
         return False
 
     # -- reading ------------------------------------------------------------------------------
@@ -354,7 +362,14 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
             if self._fill is not None and self._unfill():
                 return await super().read(n)
             if not self._head and not self._eof:
-                await self._wait("read")
+                if self._paused or self._waiter is not None or self._exception is not None:
+                    self._before_waiting("read")
+                waiter = self._waiter = self._loop.create_future()
+                try:
+                    await waiter
+                finally:
+                    if self._waiter is waiter:
+                        self._waiter = None
                 if self._fill is not None and self._unfill():
                     return await super().read(n)
 
@@ -452,7 +467,17 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
                     if await self._fill_up(transport, data, n):
                         return data
                     continue
-            await self._wait("readexactly", n)
+            # `_wait`, written out: this is where small requests spend their time.
+            if self._paused or self._waiter is not None or self._exception is not None:
+                self._before_waiting("readexactly")
+            self._need = n
+            waiter = self._waiter = self._loop.create_future()
+            try:
+                await waiter
+            finally:
+                self._need = 0
+                if self._waiter is waiter:
+                    self._waiter = None
 
     async def readinto(self, buf: Any) -> int:
         """Read into `buf` (a writable, contiguous buffer) as soon as there is a byte; how many.

@@ -41,6 +41,7 @@ __all__ = ["ReceiveHalf", "wants_buffers"]
 
 _CHARS = ffi.typeof("char[]")
 _from_buffer = ffi.from_buffer
+_OPEN = ConnState.OPEN
 _SHAPE_SIZE_HINT = 256 * 1024
 _DATA_MODE = lib.ZC_MODE_DATA
 _BUFFERED_MODE = lib.ZC_MODE_BUFFERED
@@ -68,15 +69,11 @@ class ReceiveHalf:
         _buffered: bool
         _paused: bool
         _read_eof: bool
-        _read_big: bool
         _stash: list[bytes] | None
         _fill: Callable[[int], object] | None
         _fill_keep: Any
         _fill_start: int
-        _get_buffer: Any
-        _size_hint: int
-        _buffer_updated: Any
-        _read_buffered_in_context: Callable[[], object]
+        _c: Any
 
         def _fatal_error(self, exc: BaseException, message: str) -> None: ...
         def close(self) -> None: ...
@@ -87,30 +84,32 @@ class ReceiveHalf:
         """Point the engine's records for this slot at the protocol of now."""
         protocol = self._protocol
         self._buffered = wants_buffers(protocol)
-        if self._buffered:
-            self._get_buffer = protocol.get_buffer
-            self._buffer_updated = protocol.buffer_updated
-            # asyncio's hint is -1; protocols of that shape only, as uvloop takes
-            # them, may want uvloop's, which is a size.
-            by_type = isinstance(protocol, asyncio.BufferedProtocol)
-            self._size_hint = -1 if by_type else _SHAPE_SIZE_HINT
         if self._slot < 0:
             return
-        if self._state is not ConnState.OPEN:
-            sink: Callable[[bytes], object] | None = None
-        elif self._paused or self._stash:
-            sink = self._put_aside
-        elif self._buffered:
-            sink = self._copy_into_buffers
-        else:
-            sink = partial(self._context.run, protocol.data_received)
-        if sink is None:
-            self._engine.mute(self._slot)
-        else:
-            self._engine.sinks[self._slot] = sink
-        lib.zc_conn_set_mode(
-            self._engine.c, self._slot, _BUFFERED_MODE if self._buffered else _DATA_MODE
-        )
+        engine = self._engine
+        engine.mute(self._slot)
+        if self._state is _OPEN:
+            if self._paused or self._stash:
+                engine.sinks[self._slot] = self._put_aside
+            elif self._buffered:
+                engine.sinks[self._slot] = self._copy_into_buffers
+                # asyncio's hint is -1; protocols of that shape only, as uvloop takes
+                # them, may want uvloop's, which is a size.
+                by_type = isinstance(protocol, asyncio.BufferedProtocol)
+                engine.readers[self._slot] = (
+                    partial(self._context.run, protocol.get_buffer),
+                    -1 if by_type else _SHAPE_SIZE_HINT,
+                    partial(self._context.run, protocol.buffer_updated),
+                )
+            else:
+                engine.sinks[self._slot] = partial(self._context.run, protocol.data_received)
+                engine.readers[self._slot] = self._report_anew
+        lib.zc_conn_set_mode(engine.c, self._slot, _BUFFERED_MODE if self._buffered else _DATA_MODE)
+
+    def _report_anew(self: _Self) -> None:
+        """The record says that a buffer is wanted, but the protocol has changed since."""
+        if lib.zc_conn_resume(self._engine.c, self._slot):
+            self._engine.schedule_poll()
 
     def _put_aside(self: _Self, data: bytes) -> None:
         if self._stash is None:
@@ -124,76 +123,43 @@ class ReceiveHalf:
     def _copy_into_buffers_in_context(self: _Self, data: bytes) -> None:
         rest = memoryview(data)
         while rest:
-            if not self._buffered or self._state is not ConnState.OPEN or self._paused:
+            if not self._buffered or self._state is not _OPEN or self._paused:
                 # The protocol changed its mind midway: the rest stays first in line.
                 self._put_aside(bytes(rest))
                 self._schedule_stash()
                 self._route()
                 return
-            buffer = self._get_buffer(len(rest))
+            buffer = self._protocol.get_buffer(len(rest))
             if not len(buffer):
                 raise RuntimeError("get_buffer() returned an empty buffer")
             with memoryview(buffer) as view, view.cast("B") as flat:
                 count = min(len(flat), len(rest))
                 flat[:count] = rest[:count]
-            self._buffer_updated(count)
+            self._protocol.buffer_updated(count)
             rest = rest[count:]
 
-    def _on_sink_error(self: _Self, exc: BaseException) -> None:
-        callback = "buffer_updated" if self._buffered else "data_received"
-        self._fatal_error(exc, f"Fatal error: protocol.{callback}() call failed.")
+    def _on_callback_failed(self: _Self, callback: str | None, exc: BaseException) -> None:
+        if isinstance(exc, (SystemExit, KeyboardInterrupt)):
+            if self._slot >= 0:
+                self._report_anew()  # a buffer's bytes still wait, and no edge will say so
+            raise exc
+        if callback == "data_received" and self._buffered:
+            callback = "buffer_updated"
+        self._fatal_error(
+            exc,
+            f"Fatal error: protocol.{callback}() call failed."
+            if callback
+            else "Fatal read error on socket transport",
+        )
 
     # -- records --------------------------------------------------------------
-
-    def _read_buffered(self: _Self) -> None:
-        """One recv into the protocol's own buffer; runs in the connection's context."""
-        if self._paused or self._state is not ConnState.OPEN or self._stash:
-            return  # resuming reports it again
-        if not self._buffered:
-            # The protocol changed after the record was made: have it made anew.
-            if lib.zc_conn_resume(self._engine.c, self._slot):
-                self._engine.schedule_poll()
-            return
-        try:
-            buffer = self._get_buffer(self._size_hint)
-            if not len(buffer):
-                raise RuntimeError("get_buffer() returned an empty buffer")
-        except (SystemExit, KeyboardInterrupt):
-            self._resume_engine()  # the bytes still wait, and no edge will say so
-            raise
-        except BaseException as exc:
-            self._fatal_error(exc, "Fatal error: protocol.get_buffer() call failed.")
-            return
-        if self._slot < 0 or self._state is not ConnState.OPEN:
-            return  # get_buffer() closed the connection
-        try:
-            target = _from_buffer(_CHARS, buffer, True)
-        except BaseException as exc:
-            self._fatal_error(exc, "Fatal read error on socket transport")
-            return
-        # A connection that moves much lets other threads run while it copies.
-        receive = lib.zc_recv_nogil if self._read_big else lib.zc_recv
-        count = receive(self._engine.c, self._slot, target, len(target))
-        target = buffer = None  # the protocol may resize it from here on
-        if count > 0:
-            self._read_big = count > GIL_HELD_MAX
-            try:
-                self._buffer_updated(count)
-            except (SystemExit, KeyboardInterrupt):
-                raise
-            except BaseException as exc:
-                self._fatal_error(exc, "Fatal error: protocol.buffer_updated() call failed.")
-        elif count == 0:
-            self._receive_eof()
-        elif count != _EAGAIN:
-            self._fatal_error(os_error(count), "Fatal read error on socket transport")
 
     def _on_error(self: _Self, exc: OSError) -> None:
         self._fatal_error(exc, "Fatal read error on socket transport")
 
     def _on_eof(self: _Self) -> None:
         # Paused by another connection's callback in this batch: resuming reports it again.
-        if not self._paused and self._state is ConnState.OPEN and not self._stash:
+        if not self._paused and self._state is _OPEN and not self._stash:
             self._context.run(self._receive_eof)
 
     def _receive_eof(self: _Self) -> None:
@@ -216,7 +182,7 @@ class ReceiveHalf:
 
     def is_reading(self: _Self) -> bool:
         """Whether the protocol will be given what arrives."""
-        return not self._paused and self._state <= ConnState.OPEN
+        return not self._paused and self._state <= _OPEN
 
     def pause_reading(self: _Self) -> None:
         """Give the protocol nothing more until :meth:`resume_reading`."""
@@ -225,13 +191,14 @@ class ReceiveHalf:
         self._paused = True
         if self._slot >= 0:
             lib.zc_conn_pause(self._engine.c, self._slot)
+            self._engine.mute(self._slot)
             self._engine.sinks[self._slot] = self._put_aside
         if self._loop.get_debug():
             logger.debug("%r pauses reading", self)
 
     def resume_reading(self: _Self) -> None:
         """Undo :meth:`pause_reading`; what arrived meanwhile comes first."""
-        if not self._paused or self._state > ConnState.OPEN:
+        if not self._paused or self._state > _OPEN:
             return
         self._paused = False
         if self._stash:
@@ -254,7 +221,7 @@ class ReceiveHalf:
     def _deliver_stash(self: _Self) -> None:
         """What a pause held back, in order, before anything newer."""
         while self._stash:
-            if self._paused or self._state is not ConnState.OPEN:
+            if self._paused or self._state is not _OPEN:
                 return
             data = self._stash.pop(0)
             try:
@@ -265,9 +232,9 @@ class ReceiveHalf:
             except (SystemExit, KeyboardInterrupt):
                 raise
             except BaseException as exc:
-                self._on_sink_error(exc)
+                self._on_callback_failed("data_received", exc)
                 return
-        if not self._paused and self._state is ConnState.OPEN:
+        if not self._paused and self._state is _OPEN:
             self._resume_engine()
 
     # -- filling a reader's result in place -----------------------------------
@@ -292,7 +259,7 @@ class ReceiveHalf:
             at = self._fill_from_stash(buf, start, stop)
             if at == stop:
                 return at
-        if self._slot < 0 or self._state is not ConnState.OPEN or self._read_eof:
+        if self._slot < 0 or self._state is not _OPEN or self._read_eof:
             self._fill, self._fill_start = done, at
             self._loop.call_soon(self._end_fill_unfinished, context=self._context)
             return at
@@ -349,6 +316,3 @@ class ReceiveHalf:
         done = self._fill
         if done is not None:
             done(self._fill_cancel())
-
-
-_EAGAIN = -11

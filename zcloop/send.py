@@ -66,6 +66,7 @@ class SendHalf:
     if TYPE_CHECKING:
         _loop: Any
         _engine: Engine
+        _c: Any
         _slot: int
         _sock: socket.socket | None
         _state: ConnState
@@ -93,22 +94,24 @@ class SendHalf:
         Raises :exc:`TypeError` for what isn't bytes-like and :exc:`RuntimeError`
         after :meth:`write_eof` or while a sendfile is in progress.
         """
-        if type(data) is bytes:
+        if type(data) is not bytes:
+            if not isinstance(data, (bytes, bytearray, memoryview)):
+                raise TypeError(
+                    f"data argument must be a bytes-like object, not {type(data).__name__!r}"
+                )
+            if self._direct and len(data) <= _JOIN_MAX:
+                data = bytes(data)
+        if self._direct and type(data) is bytes and len(data) <= GIL_HELD_MAX:
             size = len(data)
-            if self._direct and size <= GIL_HELD_MAX:
-                sent = _write(self._engine.c, self._slot, data, size)
-                if sent == size:
-                    return
-                if sent == -errno.EBUSY:
-                    self._engine.unstick()
-                    self.write(data)
-                else:
-                    self._sent_short(data, size, sent)
+            sent = _write(self._c, self._slot, data, size)
+            if sent == size:
                 return
-        elif not isinstance(data, (bytes, bytearray, memoryview)):
-            raise TypeError(
-                f"data argument must be a bytes-like object, not {type(data).__name__!r}"
-            )
+            if sent == -errno.EBUSY:
+                self._engine.unstick()
+                self.write(data)
+            else:
+                self._sent_short(data, size, sent)
+            return
         self._write_checked(data)
 
     def _write_checked(self: _Self, data: bytes | bytearray | memoryview) -> None:
@@ -135,7 +138,7 @@ class SendHalf:
             self._queued += size
             self._maybe_pause_protocol()
             return
-        sent = lib.zc_send_nogil(self._engine.c, self._slot, _from_buffer(data), size)
+        sent = lib.zc_send_nogil(self._c, self._slot, _from_buffer(data), size)
         if sent != size:
             self._sent_short(data, size, sent)
 
@@ -228,7 +231,7 @@ class SendHalf:
             if len(queue) == 1 and not self._head and type(queue[0]) is bytes:
                 size = asked = self._queued
                 send = _send if size <= GIL_HELD_MAX else lib.zc_send_nogil
-                sent = send(self._engine.c, self._slot, queue[0], size)
+                sent = send(self._c, self._slot, queue[0], size)
             else:
                 asked, sent = self._send_vector()
             if sent < 0:
@@ -241,7 +244,7 @@ class SendHalf:
 
     def _send_vector(self: _Self) -> tuple[int, int]:
         """One vectored send of the queue's front; returns bytes asked and sent."""
-        c = self._engine.c
+        c = self._c
         put = lib.zc_iov_put
         keep: list[Any] = []  # what the vector points to, alive until the call is over
         small: list[_Piece] = []

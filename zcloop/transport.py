@@ -37,8 +37,8 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
 
     __slots__ = (
         "__weakref__",
-        "_buffer_updated",
         "_buffered",
+        "_c",
         "_conn_lost",
         "_context",
         "_direct",
@@ -49,7 +49,6 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         "_fill",
         "_fill_keep",
         "_fill_start",
-        "_get_buffer",
         "_head",
         "_hindered",
         "_last_stats",
@@ -57,11 +56,8 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         "_protocol",
         "_queue",
         "_queued",
-        "_read_big",
-        "_read_buffered_in_context",
         "_read_eof",
         "_server",
-        "_size_hint",
         "_slot",
         "_sock",
         "_sock_fd",
@@ -84,6 +80,7 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
     ) -> None:
         super().__init__({"socket": TransportSocket(sock)}, loop)
         self._engine = engine
+        self._c = engine.c
         self._sock: socket.socket | None = sock
         self._sock_fd = sock.fileno()
         self._slot = -1
@@ -94,12 +91,10 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         # receiving
         self._paused = False
         self._read_eof = False
-        self._read_big = False
         self._stash: list[bytes] | None = None
         self._fill: Callable[[int], object] | None = None
         self._fill_keep: Any = None
         self._fill_start = 0
-        self._read_buffered_in_context = self._run_read_buffered
         # sending
         self._queue: deque[Any] = deque()
         self._queued = self._head = 0
@@ -126,9 +121,6 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         self._server = server
         if server is not None:
             server._attach(*self._server_args())
-
-    def _run_read_buffered(self) -> None:
-        self._context.run(self._read_buffered)
 
     def __repr__(self) -> str:
         info = [type(self).__name__, self._state.name.lower(), f"fd={self._sock_fd}"]
@@ -231,7 +223,6 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
             self._advance(ConnState.CLOSED)
             self._release()
             self._protocol = None
-            self._get_buffer = self._buffer_updated = None
 
     def _release(self) -> None:
         """Give slot and descriptor back."""

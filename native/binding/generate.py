@@ -41,6 +41,13 @@ HOLD_GIL = """
 #define Py_END_ALLOW_THREADS }
 """
 
+# What dispatch.h adds to the header's functions: the part that knows Python.
+DISPATCH_CDEF = """
+int zc_dispatch(zc_engine *engine, uintptr_t sinks, uintptr_t readers, uintptr_t failures,
+                int at, int count);
+enum { FAILED_DATA_RECEIVED, FAILED_GET_BUFFER, FAILED_RECEIVE, FAILED_BUFFER_UPDATED };
+"""
+
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _CDEF = re.compile(r"/\* cdef: begin \*/(.*?)/\* cdef: end \*/", re.DOTALL)
 _PARAM_NAME = re.compile(r"([A-Za-z_]\w*)\s*(?:\[[^\]]*\])?$")
@@ -95,9 +102,15 @@ def main(header_path: str, output_path: str) -> None:
     cdef = cdef_of(Path(header_path).read_text(encoding="utf-8"))
     twins = [nogil_twin(cdef, name) for name in NOGIL]
     ffi = FFI()
-    ffi.cdef("\n".join([cdef, *(declaration for declaration, _ in twins)]))
+    ffi.cdef("\n".join([cdef, *(declaration for declaration, _ in twins), DISPATCH_CDEF]))
     prologue = "\n".join(
-        ['#include "zcloop.h"', HOLD_GIL, *(definition for _, definition in twins)]
+        [
+            '#include "zcloop.h"',
+            HOLD_GIL,
+            *(definition for _, definition in twins),
+            "#include <errno.h>",
+            '#include "dispatch.h"',
+        ]
     )
     ffi.set_source("zcloop._native", prologue, py_limited_api=True)
     ffi.emit_c_code(output_path)

@@ -1,0 +1,167 @@
+/*
+ * Handing a batch's records to Python: the one place where C calls Python.
+ *
+ * Part of the binding, not of the core, which knows nothing of Python.
+ * Measured: decoding the records in Python (iter_unpack, slicing, a bound
+ * method, the interpreter's loop) costs 0.3 microseconds a message and 0.9
+ * with a protocol's own buffer, of the five that a 1 KiB echo takes
+ * altogether; here it costs a third of that, so the two kinds that come once a
+ * message are handled here and all others are left to Python.
+ *
+ * Runs with the GIL held throughout, except for large receives.
+ */
+
+/* Which callback raised. */
+enum zc_failed { FAILED_DATA_RECEIVED, FAILED_GET_BUFFER, FAILED_RECEIVE, FAILED_BUFFER_UPDATED };
+
+static void zcpy_note_failure(PyObject *failures, uint32_t slot, int stage) {
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (traceback != NULL) {
+        PyException_SetTraceback(value, traceback);
+    }
+    PyObject *failure = Py_BuildValue("(IiO)", (unsigned)slot, stage, value);
+    if (failure == NULL || PyList_Append(failures, failure) < 0) {
+        PyErr_Clear(); /* out of memory: the exception is lost, the loop goes on */
+    }
+    Py_XDECREF(failure);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+}
+
+static int zcpy_call(PyObject *callable, PyObject *argument) {
+    PyObject *result = PyObject_CallFunctionObjArgs(callable, argument, NULL);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
+static int zcpy_deliver(zc_engine *engine, const zc_event *record, PyObject *sinks) {
+    PyObject *sink = PyList_GetItem(sinks, (Py_ssize_t)record->slot);
+    PyObject *data =
+        PyBytes_FromStringAndSize(zc_engine_scratch(engine) + record->offset, record->result);
+    int failed = -1;
+    if (sink != NULL && data != NULL) {
+        Py_INCREF(sink); /* the callback may replace it */
+        failed = zcpy_call(sink, data);
+        Py_DECREF(sink);
+    }
+    Py_XDECREF(data);
+    return failed ? FAILED_DATA_RECEIVED : -1;
+}
+
+/* The memory of the protocol's buffer, or -1 with asyncio's own complaints. */
+static int zcpy_borrow(PyObject *buffer, Py_buffer *view, int *stage) {
+    *stage = FAILED_GET_BUFFER;
+    Py_ssize_t len = PyObject_Size(buffer);
+    if (len < 0) {
+        return -1;
+    }
+    if (len == 0) {
+        PyErr_SetString(PyExc_RuntimeError, "get_buffer() returned an empty buffer");
+        return -1;
+    }
+    *stage = FAILED_RECEIVE;
+    if (PyObject_GetBuffer(buffer, view, PyBUF_WRITABLE) < 0) {
+        PyErr_Clear();
+        PyObject *name = PyType_GetName(Py_TYPE(buffer));
+        PyErr_Format(PyExc_TypeError,
+                     "recv_into() argument 1 must be read-write bytes-like object, not %S", name);
+        Py_XDECREF(name);
+        return -1;
+    }
+    return 0;
+}
+
+static int64_t zcpy_receive(zc_engine *engine, uint32_t slot, Py_buffer *view) {
+    if (!zc_recv_is_large(engine, slot)) {
+        return zc_recv(engine, slot, view->buf, (size_t)view->len);
+    }
+    PyThreadState *state = PyEval_SaveThread();
+    int64_t count = zc_recv(engine, slot, view->buf, (size_t)view->len);
+    PyEval_RestoreThread(state);
+    return count;
+}
+
+/* One recv into the protocol's buffer.  `reader` is (get_buffer, size hint,
+ * buffer_updated).  What isn't bytes turns the record into one for Python. */
+static int zcpy_fill_buffer(zc_engine *engine, zc_event *record, PyObject *reader) {
+    int stage = FAILED_GET_BUFFER;
+    Py_buffer view;
+    PyObject *buffer =
+        PyObject_CallFunctionObjArgs(PyTuple_GetItem(reader, 0), PyTuple_GetItem(reader, 1), NULL);
+    if (buffer == NULL) {
+        return stage;
+    }
+    if (zcpy_borrow(buffer, &view, &stage) < 0) {
+        Py_DECREF(buffer);
+        return stage;
+    }
+    int64_t count = zcpy_receive(engine, record->slot, &view);
+    PyBuffer_Release(&view);
+    Py_DECREF(buffer); /* the protocol may resize it from here on */
+    if (count > 0) {
+        PyObject *number = PyLong_FromLongLong(count);
+        int failed = number == NULL || zcpy_call(PyTuple_GetItem(reader, 2), number) < 0;
+        Py_XDECREF(number);
+        return failed ? FAILED_BUFFER_UPDATED : -1;
+    }
+    if (count != -EAGAIN) {
+        record->what = count == 0 ? ZC_EOF : ZC_ERROR;
+        record->result = (int32_t)count;
+    }
+    return -1;
+}
+
+static int zcpy_read(zc_engine *engine, zc_event *record, PyObject *readers) {
+    PyObject *reader = PyList_GetItem(readers, (Py_ssize_t)record->slot);
+    if (reader == NULL) {
+        return FAILED_GET_BUFFER;
+    }
+    Py_INCREF(reader);
+    int stage = -1;
+    if (PyTuple_Check(reader)) {
+        stage = zcpy_fill_buffer(engine, record, reader);
+    } else {
+        PyObject *result = PyObject_CallNoArgs(reader);
+        Py_XDECREF(result);
+        stage = result == NULL ? FAILED_GET_BUFFER : -1;
+    }
+    Py_DECREF(reader);
+    return stage;
+}
+
+/*
+ * Handles records [at, count) and returns the index of the first that it
+ * didn't: one of a rarer kind, or the one after a callback that raised (then
+ * `failures` has a (slot, stage, exception) more) or whose writes the kernel
+ * didn't take (then zc_uncork isn't 0).  The three lists are passed by id().
+ */
+static int zc_dispatch(zc_engine *engine, uintptr_t sinks, uintptr_t readers, uintptr_t failures,
+                       int at, int count) {
+    zc_event *records = zc_engine_records(engine);
+    while (at < count) {
+        zc_event *record = &records[at];
+        int stage;
+        if (record->what == ZC_DATA) {
+            stage = zcpy_deliver(engine, record, (PyObject *)sinks);
+        } else if (record->what == ZC_READABLE) {
+            stage = zcpy_read(engine, record, (PyObject *)readers);
+            if (stage < 0 && record->what != ZC_READABLE) {
+                return at;
+            }
+        } else {
+            return at;
+        }
+        at++;
+        if (stage >= 0) {
+            zcpy_note_failure((PyObject *)failures, record->slot, stage);
+            return at;
+        }
+        if (zc_uncork(engine) != 0) {
+            return at;
+        }
+    }
+    return at;
+}
