@@ -71,6 +71,7 @@ int zc_conn_add(zc_engine *engine, int fd, int mode, int flags) {
     conn->mode = (uint8_t)mode;
     conn->probe_after_short = (flags & ZC_CONN_PROBE_AFTER_SHORT) != 0;
     conn->lowat = 1;
+    engine->live++;
     return (int)slot;
 }
 
@@ -87,6 +88,9 @@ int zc_conn_remove(zc_engine *engine, uint32_t slot) {
     conn->generation++;
     conn->next_free = engine->quarantine_head;
     engine->quarantine_head = slot;
+    if (--engine->live == 0 && engine->orphaned) {
+        zc_engine_free(engine);
+    }
     return error;
 }
 

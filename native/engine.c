@@ -41,6 +41,10 @@ void zc_engine_free(zc_engine *engine) {
         return;
     }
     zc_engine_close(engine);
+    if (engine->live > 0) {
+        engine->orphaned = true; /* the last zc_conn_remove frees it */
+        return;
+    }
     free(engine->conns);
     free(engine->again);
     free(engine->scratch);

@@ -75,6 +75,8 @@ struct zc_engine {
     int epfd;
     zc_conn *conns;
     uint32_t capacity, free_head;
+    uint32_t live;  /* connections in the table */
+    bool orphaned;  /* its owner is gone */
     uint32_t quarantine_head; /* removed since the last poll */
     /* Edges that epoll_wait handed over and no poll has looked at yet. */
     struct epoll_event events[ZC_MAX_EVENTS];

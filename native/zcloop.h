@@ -77,6 +77,8 @@ zc_engine *zc_engine_new(size_t scratch_bytes);
 /* Closes the epoll instance; what is left may still send and be removed, so
  * that a transport which outlives its loop touches no freed memory. */
 void zc_engine_close(zc_engine *engine);
+/* Frees it once its last connection was removed: Python's collector may
+ * finalise an engine before the transports that use it. */
 void zc_engine_free(zc_engine *engine);
 int zc_engine_fd(const zc_engine *engine);
 zc_event *zc_engine_records(zc_engine *engine);

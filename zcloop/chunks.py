@@ -243,10 +243,11 @@ class ChunkQueue:
 def _find_first(separators: Sequence[bytes], data: bytes, low: int) -> tuple[int, int] | None:
     """Start and end of the separator that ends first in ``data[low:]``, or None."""
     found = None
+    high = len(data)
     for separator in separators:
-        start = data.find(separator, low)
+        start = data.find(separator, low, high)
         if start >= 0:
             end = start + len(separator)
-            if found is None or end < found[1]:
-                found = start, end
+            found = start, end
+            high = end - 1  # a longer one must end earlier than this one
     return found

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import errno
 import os
 import socket
-import sys
 from asyncio import sslproto
 from asyncio.log import logger
 from collections.abc import Callable
@@ -47,6 +45,8 @@ class EventLoop(StdlibMethods, uvloop.Loop):  # type: ignore[misc]
         self._transports_by_fd: dict[int, StreamTransport] = {}
         self._watched: tuple[dict[int, asyncio.Handle], dict[int, asyncio.Handle]] = ({}, {})
         self._unix_server_sockets: dict[socket.socket, int] = {}
+        self._stopping = False
+        self._task_factory: Any = None
 
     @property
     def config(self) -> Config:
@@ -82,6 +82,10 @@ class EventLoop(StdlibMethods, uvloop.Loop):  # type: ignore[misc]
         for listener in self._listeners.values():
             listener.close()
         self._listeners.clear()
+        for handles in self._watched:
+            for handle in handles.values():
+                handle.cancel()
+            handles.clear()
         if self._engine is not None:
             self._engine.close()
         super().close()
@@ -128,7 +132,9 @@ class EventLoop(StdlibMethods, uvloop.Loop):  # type: ignore[misc]
             ssl_handshake_timeout=ssl_handshake_timeout,
             ssl_shutdown_timeout=ssl_shutdown_timeout,
         )
-        self._make_socket_transport(rawsock, tls, extra=extra, server=server)
+        transport = self._make_socket_transport(rawsock, tls, extra=extra, server=server)
+        for name in ("sockname", "peername"):  # they outlive the connection, as a plain one's do
+            tls._extra.setdefault(name, transport.get_extra_info(name))
         return tls._app_transport
 
     # -- hooks: serving -------------------------------------------------------
@@ -195,8 +201,14 @@ class EventLoop(StdlibMethods, uvloop.Loop):  # type: ignore[misc]
         self, which: int, fileobj: Any, callback: Callable[..., object], args: tuple[Any, ...]
     ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self)
+
+        def ready() -> None:
+            # uvloop polls once more after stop(); the descriptor is still ready at the next run.
+            if not self._stopping:
+                handle._run()
+
         add = super().add_writer if which else super().add_reader
-        add(fileobj, handle._run)
+        add(fileobj, ready)
         handles = self._watched[which]
         fileno = _fileno(fileobj)
         old = handles.get(fileno)
@@ -248,9 +260,46 @@ class EventLoop(StdlibMethods, uvloop.Loop):  # type: ignore[misc]
             raise RuntimeError("This event loop is already running")
         return super().run_until_complete(future)
 
+    def run_forever(self) -> None:
+        """Run until :meth:`stop` is called."""
+        self._stopping = False
+        super().run_forever()
+
+    def stop(self) -> None:
+        """Stop running once the callbacks that are ready have run."""
+        self._stopping = True
+        super().stop()
+
     def set_task_factory(self, factory: Any) -> None:
-        """As asyncio's: a factory without a ``context`` parameter is fine."""
-        super().set_task_factory(factory)
+        """As asyncio's: arguments that were not given are not passed to the factory."""
+        if factory is None or not callable(factory):
+            super().set_task_factory(factory)  # clears it, or raises the TypeError
+        else:
+            super().set_task_factory(
+                lambda loop, coro, **given: factory(
+                    loop, coro, **{name: v for name, v in given.items() if v is not None}
+                )
+            )
+        self._task_factory = factory
+
+    def get_task_factory(self) -> Any:
+        """The factory of :meth:`set_task_factory`, or None."""
+        return self._task_factory
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """As asyncio's: the handler runs in the context of what raised, where that has one."""
+        thing = context.get("task") or context.get("future") or context.get("handle")
+        get_context = getattr(thing, "get_context", None)
+        if get_context is None:
+            super().call_exception_handler(context)
+        else:
+            get_context().run(super().call_exception_handler, context)
+
+    async def subprocess_shell(self, protocol_factory: Any, cmd: Any, **kwargs: Any) -> Any:
+        """As asyncio's: :exc:`ValueError` for a command that isn't a string."""
+        if not isinstance(cmd, (bytes, str)):
+            raise ValueError("cmd must be a string")
+        return await super().subprocess_shell(protocol_factory, cmd, **kwargs)
 
 
 def _fileno(fileobj: Any) -> int:

@@ -243,10 +243,18 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
         waiter = self._waiter = self._loop.create_future()
         try:
             await waiter
+        except BaseException:
+            self._stop_needing()
+            raise
         finally:
             self._need = 0
             if self._waiter is waiter:  # it is None, or another reader's, if this one was woken
                 self._waiter = None
+
+    def _stop_needing(self) -> None:
+        """A read was cancelled that waited for much: what it waited for is a backlog now."""
+        if self._waiting() > 2 * self._limit:
+            self._pause_transport()
 
     # -- filling in place ---------------------------------------------------------------------
 
@@ -341,6 +349,8 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
             self._head = fill.chunk(end)
         if self._paused:
             self._maybe_resume_transport()
+        elif self._waiter is None and end > 2 * self._limit:
+            self._pause_transport()
         return False
 
     # -- reading ------------------------------------------------------------------------------
@@ -474,6 +484,9 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
             waiter = self._waiter = self._loop.create_future()
             try:
                 await waiter
+            except BaseException:
+                self._stop_needing()
+                raise
             finally:
                 self._need = 0
                 if self._waiter is waiter:

@@ -129,7 +129,7 @@ class SendHalf:
             if self._direct:
                 self.write(data)
                 return
-        if not self._queued:
+        if not self._queued and self._slot >= 0:
             self._engine.uncork()  # may leave a rest of ours in the queue, or lose the connection
             if self._conn_lost:
                 return

@@ -247,6 +247,8 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
     def __del__(self, _warn: Any = warnings.warn) -> None:
         if getattr(self, "_sock", None) is not None:
             _warn(f"unclosed transport {self!r}", ResourceWarning, source=self)
+            if self._fill is not None:
+                self._fill_cancel()
             self._release()
 
     # -- protocol and information ---------------------------------------------
