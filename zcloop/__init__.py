@@ -15,6 +15,7 @@ from .capabilities import capabilities
 from .config import Config
 from .loop import EventLoop
 from .runner import install, new_event_loop, run
+from .streams import StreamReader, StreamWriter, open_connection, start_server
 
 __version__ = "0.1.0"
 
@@ -22,10 +23,14 @@ __all__ = [
     "Config",
     "EventLoop",
     "EventLoopPolicy",
+    "StreamReader",
+    "StreamWriter",
     "capabilities",
     "install",
     "new_event_loop",
+    "open_connection",
     "run",
+    "start_server",
 ]
 
 

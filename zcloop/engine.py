@@ -202,9 +202,10 @@ class Engine:
             self._remove_reader(self._fd)
             self._fd = -1
             lib.zc_engine_close(self.c)
-            self.owners.clear()
-            self.sinks.clear()
-            self.readers.clear()
+            # Transports left behind still find their slots, but nothing keeps them alive.
+            for slot in range(len(self.owners)):
+                self.mute(slot)
+                self.owners[slot] = None
             self._left = None
 
     # -- the hot path ---------------------------------------------------------

@@ -11,7 +11,7 @@ import asyncio
 import contextvars
 import os
 import socket
-from asyncio import sslproto
+import ssl
 from asyncio.log import logger
 from collections.abc import Callable
 from typing import Any
@@ -20,9 +20,11 @@ import uvloop
 
 from .config import Config
 from .engine import Engine
+from .fast_streams import fast_factory
 from .sendfile import send_file
 from .server import Listener
 from .stdlib import StdlibMethods
+from .tls import TlsProtocol, start_tls
 from .transport import StreamTransport
 
 __all__ = ["EventLoop"]
@@ -37,9 +39,20 @@ class EventLoop(StdlibMethods, uvloop.Loop):  # type: ignore[misc]
     :exc:`ValueError` for a ``ZCLOOP_*`` variable that it can't make sense of.
     """
 
+    _config: Config
+
+    def __new__(cls, config: Config | None = None) -> EventLoop:
+        # Before uvloop opens its descriptors, which nobody would close.
+        if config is None:
+            config = Config.from_env()
+        elif not isinstance(config, Config):
+            raise TypeError(f"config must be a zcloop.Config or None, not {config!r}")
+        self: EventLoop = super().__new__(cls)
+        self._config = config
+        return self
+
     def __init__(self, config: Config | None = None) -> None:
         super().__init__()
-        self._config = Config.from_env() if config is None else config
         self._engine: Engine | None = None
         self._listeners: dict[int, Listener] = {}
         self._transports_by_fd: dict[int, StreamTransport] = {}
@@ -108,6 +121,30 @@ class EventLoop(StdlibMethods, uvloop.Loop):  # type: ignore[misc]
         self.call_soon(transport._start, waiter, context=context)
         return transport
 
+    async def _create_connection_transport(
+        self,
+        sock: socket.socket,
+        protocol_factory: Callable[[], _Protocol],
+        *args: Any,
+        **kwargs: Any,
+    ) -> tuple[asyncio.Transport, _Protocol]:
+        make = self._fast_factory(protocol_factory)
+
+        def make_or_close() -> _Protocol:
+            try:
+                return make()
+            except BaseException:
+                sock.close()
+                raise
+
+        connected: tuple[asyncio.Transport, _Protocol] = (
+            await super()._create_connection_transport(sock, make_or_close, *args, **kwargs)
+        )
+        return connected
+
+    def _fast_factory(self, factory: Callable[[], _Protocol]) -> Callable[[], _Protocol]:
+        return fast_factory(factory) if self._config.fast_streams else factory
+
     def _make_ssl_transport(
         self,
         rawsock: socket.socket,
@@ -122,7 +159,7 @@ class EventLoop(StdlibMethods, uvloop.Loop):  # type: ignore[misc]
         ssl_handshake_timeout: float | None = None,
         ssl_shutdown_timeout: float | None = None,
     ) -> asyncio.Transport:
-        tls = sslproto.SSLProtocol(
+        tls = TlsProtocol(
             self,
             protocol,
             sslcontext,
@@ -137,6 +174,29 @@ class EventLoop(StdlibMethods, uvloop.Loop):  # type: ignore[misc]
             tls._extra.setdefault(name, transport.get_extra_info(name))
         return tls._app_transport
 
+    async def start_tls(
+        self,
+        transport: Any,
+        protocol: _Protocol,
+        sslcontext: ssl.SSLContext,
+        *,
+        server_side: bool = False,
+        server_hostname: str | None = None,
+        ssl_handshake_timeout: float | None = None,
+        ssl_shutdown_timeout: float | None = None,
+    ) -> asyncio.Transport:
+        """Upgrade a connection to TLS, as asyncio's; returns the transport to use from then on."""
+        return await start_tls(
+            self,
+            transport,
+            protocol,
+            sslcontext,
+            server_side=server_side,
+            server_hostname=server_hostname,
+            ssl_handshake_timeout=ssl_handshake_timeout,
+            ssl_shutdown_timeout=ssl_shutdown_timeout,
+        )
+
     # -- hooks: serving -------------------------------------------------------
 
     def _start_serving(
@@ -150,6 +210,7 @@ class EventLoop(StdlibMethods, uvloop.Loop):  # type: ignore[misc]
         ssl_shutdown_timeout: float | None = None,
     ) -> None:
         engine = self._need_engine()
+        protocol_factory = self._fast_factory(protocol_factory)
         sock.setblocking(False)
 
         def make_plain(accepted: socket.socket) -> None:
@@ -251,6 +312,21 @@ class EventLoop(StdlibMethods, uvloop.Loop):  # type: ignore[misc]
         """Undo :meth:`add_writer`; whether there was one."""
         self._ensure_fd_no_transport(fd)
         return self._unwatch(1, fd)
+
+    def sock_recv(self, sock: socket.socket, nbytes: int) -> Any:
+        """Receive from a socket; refused for one that a transport owns."""
+        self._ensure_fd_no_transport(sock)
+        return super().sock_recv(sock, nbytes)
+
+    def sock_recv_into(self, sock: socket.socket, buf: Any) -> Any:
+        """Receive from a socket into a buffer; refused for one that a transport owns."""
+        self._ensure_fd_no_transport(sock)
+        return super().sock_recv_into(sock, buf)
+
+    def sock_sendall(self, sock: socket.socket, data: Any) -> Any:
+        """Send to a socket; refused for one that a transport owns."""
+        self._ensure_fd_no_transport(sock)
+        return super().sock_sendall(sock, data)
 
     # -- running --------------------------------------------------------------
 

@@ -36,7 +36,6 @@ BORROWED: dict[type, tuple[str, ...]] = {
         "create_server",
         "sendfile",
         "sock_sendfile",
-        "start_tls",
     ),
     BaseSelectorEventLoop: (
         "_sock_connect",
