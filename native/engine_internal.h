@@ -15,6 +15,8 @@ enum {
     ZC_MAX_EVENTS = 128,
     ZC_MAX_IOV = 512,
     ZC_MIN_ROOM = 16 * 1024,     /* least scratch worth starting a recv with */
+    ZC_SIZED_MIN = 8 * 1024,
+    ZC_SIZED_MAX = 256 * 1024,
     ZC_MAX_ACCEPTS = 64,         /* a batch, so that a flood can't starve the rest */
     ZC_NO_SLOT = 0xffffffff
 };
@@ -39,7 +41,9 @@ typedef struct {
     bool paused;
     bool queued; /* is on the again-list */
     bool probe_after_short;
-    bool large; /* the last recv moved much */
+    bool large;     /* the last recv moved much: others may run meanwhile */
+    bool sized;     /* the last recv moved enough for a size to be asked first */
+    bool sized_all; /* the size last asked was reported whole */
     bool want_write;
     bool out_armed;
     char *fill_buf; /* not NULL: a fill is under way */
@@ -108,6 +112,7 @@ static inline zc_conn *zc_conn_live(const zc_engine *engine, uint32_t slot) {
 }
 
 void zc_again_push(zc_engine *engine, uint32_t slot);
+int zc_conn_inq(const zc_conn *conn);
 int64_t zc_conn_recv(zc_conn *conn, char *buf, size_t len);
 bool zc_fill_step(zc_conn *conn);
 void zc_fill_aim(zc_engine *engine, uint32_t slot);

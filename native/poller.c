@@ -41,6 +41,17 @@ static void read_into_scratch(zc_engine *engine, uint32_t slot, zc_conn *conn) {
     }
 }
 
+/* False when too little waits for it to be worth while. */
+static bool announce_size(zc_engine *engine, uint32_t slot, zc_conn *conn) {
+    int size = zc_conn_inq(conn);
+    if (size < ZC_SIZED_MIN) {
+        return false;
+    }
+    conn->sized_all = size <= ZC_SIZED_MAX;
+    zc_emit(engine, slot, ZC_SIZED, conn->sized_all ? size : ZC_SIZED_MAX, 0);
+    return true;
+}
+
 static void service_read(zc_engine *engine, uint32_t slot) {
     zc_conn *conn = zc_conn_live(engine, slot);
     conn->stats.wakeups++;
@@ -52,7 +63,7 @@ static void service_read(zc_engine *engine, uint32_t slot) {
         }
     } else if (conn->mode == ZC_MODE_BUFFERED) {
         zc_emit(engine, slot, ZC_READABLE, 0, 0);
-    } else {
+    } else if (!conn->sized || !announce_size(engine, slot, conn)) {
         read_into_scratch(engine, slot, conn);
     }
 }

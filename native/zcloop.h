@@ -19,7 +19,7 @@
 typedef struct zc_engine zc_engine;
 
 /* What a record says.  One connection yields at most one reading record
- * (DATA, READABLE, FILLED, EOF, ERROR) a batch, so that a protocol which pauses inside
+ * (DATA, SIZED, READABLE, FILLED, EOF, ERROR) a batch, so that a protocol which pauses inside
  * a callback is never handed anything more from the same batch. */
 enum zc_what {
     ZC_DATA = 1,     /* result bytes lie at scratch + offset */
@@ -28,7 +28,8 @@ enum zc_what {
     ZC_EOF = 4,      /* the peer sent FIN and everything before it was read */
     ZC_ERROR = 5,    /* result = -errno, from recv or accept */
     ZC_WRITABLE = 6, /* a send that came up short may go on */
-    ZC_ACCEPTED = 7  /* result = a new, non-blocking descriptor, ours to close */
+    ZC_ACCEPTED = 7, /* result = a new, non-blocking descriptor, ours to close */
+    ZC_SIZED = 8     /* result bytes wait, a large message: zc_recv_sized them into their own memory */
 };
 
 typedef struct {
@@ -62,6 +63,7 @@ enum zc_spin_result {
 };
 
 typedef struct {
+    /* 64 bits each, in the order of zcloop.stats.ConnStats */
     uint64_t bytes_received, recv_calls, bytes_filled, fills, wakeups;
     uint64_t bytes_sent, send_calls, send_short, sendfile_bytes, lowat_set;
 } zc_conn_stats;
@@ -105,6 +107,8 @@ int zc_engine_set_spin(zc_engine *engine, uint32_t max_nanoseconds, int adaptive
 
 /* recv_copy.c: 0 = end of stream, -EAGAIN = drained. */
 int64_t zc_recv(zc_engine *engine, uint32_t slot, char *buf, size_t len);
+/* For a ZC_SIZED record, with its size.  -EBADF: the connection was removed since. */
+int64_t zc_recv_sized(zc_engine *engine, uint32_t slot, char *buf, size_t len);
 int zc_recv_is_large(const zc_engine *engine, uint32_t slot); /* the last one was */
 
 /* fill.c: receive until [buf, buf+len) is full, over as many wake-ups as it

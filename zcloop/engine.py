@@ -50,7 +50,7 @@ if TYPE_CHECKING:
         def _on_cork_stuck(self, rest: bytes, error: int) -> None: ...
 
 
-__all__ = ["GIL_HELD_MAX", "SCRATCH_BYTES", "Engine", "ffi", "lib", "os_error"]
+__all__ = ["CONN_COUNTERS", "GIL_HELD_MAX", "SCRATCH_BYTES", "Engine", "ffi", "lib", "os_error"]
 
 SCRATCH_BYTES = 256 * 1024
 GIL_HELD_MAX = 64 * 1024
@@ -59,8 +59,7 @@ GIL_HELD_MAX = 64 * 1024
 _MAX_ROUNDS = 4
 """Batches taken in a row before the host loop's other callbacks get a turn."""
 
-_DATA = lib.ZC_DATA
-_READABLE = lib.ZC_READABLE
+_FREQUENT = (lib.ZC_DATA, lib.ZC_READABLE, lib.ZC_SIZED)
 _FILLED = lib.ZC_FILLED
 _EOF = lib.ZC_EOF
 _ERROR = lib.ZC_ERROR
@@ -271,7 +270,7 @@ class Engine:
                     self._on_failure(*failures.pop())
                 elif at < count:
                     slot, what, result, _ = _RECORD.unpack_from(self._records, at * _RECORD_BYTES)
-                    if what != _DATA and what != _READABLE:
+                    if what not in _FREQUENT:
                         at += 1
                         self._dispatch_rare(slot, what, result)
                         if lib.zc_uncork(c):
@@ -328,9 +327,13 @@ class Engine:
     def counters(self) -> dict[str, Any]:
         """The engine's own counts, by name."""
         stats = lib.zc_engine_counters(self.c)
-        return {name: int(getattr(stats, name)) for name, _ in ffi.typeof(stats).item.fields}
+        return {name: int(getattr(stats, name)) for name, _ in _ENGINE_FIELDS}
 
-    def conn_counters(self, slot: int) -> dict[str, int]:
-        """One connection's counts, by name."""
-        stats = lib.zc_conn_counters(self.c, slot)
-        return {name: int(getattr(stats, name)) for name, _ in ffi.typeof(stats).item.fields}
+    def conn_counters(self, slot: int) -> bytes:
+        """One connection's counts, as :meth:`ConnStats.from_native` reads them."""
+        return bytes(ffi.buffer(lib.zc_conn_counters(self.c, slot)))
+
+
+_ENGINE_FIELDS = ffi.typeof("zc_engine_stats").fields
+CONN_COUNTERS = tuple(name for name, _ in ffi.typeof("zc_conn_stats").fields)
+"""Names of the 64-bit counters that the native side keeps of a connection, in order."""

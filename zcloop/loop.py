@@ -170,8 +170,7 @@ class EventLoop(StdlibMethods, uvloop.Loop):  # type: ignore[misc]
             ssl_shutdown_timeout=ssl_shutdown_timeout,
         )
         transport = self._make_socket_transport(rawsock, tls, extra=extra, server=server)
-        for name in ("sockname", "peername"):  # they outlive the connection, as a plain one's do
-            tls._extra.setdefault(name, transport.get_extra_info(name))
+        _remember_addresses(tls, transport)
         return tls._app_transport
 
     async def start_tls(
@@ -213,21 +212,27 @@ class EventLoop(StdlibMethods, uvloop.Loop):  # type: ignore[misc]
         protocol_factory = self._fast_factory(protocol_factory)
         sock.setblocking(False)
 
-        def make_plain(accepted: socket.socket) -> None:
+        def make_plain(accepted: socket.socket) -> Callable[[], object]:
             protocol = protocol_factory()
-            StreamTransport(self, engine, accepted, protocol, listener._context, server)._start()
+            context = listener._context
+            return StreamTransport(self, engine, accepted, protocol, context, server, tcp)._start
 
-        def make_tls(accepted: socket.socket) -> None:
-            self._make_ssl_transport(
-                accepted,
+        def make_tls(accepted: socket.socket) -> Callable[[], object]:
+            tls = TlsProtocol(
+                self,
                 protocol_factory(),
                 sslcontext,
-                server_side=True,
-                server=server,
+                None,
+                True,
                 ssl_handshake_timeout=ssl_handshake_timeout,
                 ssl_shutdown_timeout=ssl_shutdown_timeout,
             )
+            context = listener._context
+            transport = StreamTransport(self, engine, accepted, tls, context, server, tcp)
+            _remember_addresses(tls, transport)
+            return transport._start
 
+        tcp = sock.family in (socket.AF_INET, socket.AF_INET6)
         listener = Listener(self, engine, sock, make_tls if sslcontext else make_plain)
         self._listeners[sock.fileno()] = listener
 
@@ -376,6 +381,12 @@ class EventLoop(StdlibMethods, uvloop.Loop):  # type: ignore[misc]
         if not isinstance(cmd, (bytes, str)):
             raise ValueError("cmd must be a string")
         return await super().subprocess_shell(protocol_factory, cmd, **kwargs)
+
+
+def _remember_addresses(tls: TlsProtocol, transport: StreamTransport) -> None:
+    """Let a TLS connection's addresses outlive it, as a plain connection's do."""
+    for name in ("sockname", "peername"):
+        tls._extra.setdefault(name, transport.get_extra_info(name))
 
 
 def _fileno(fileobj: Any) -> int:

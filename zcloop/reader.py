@@ -403,10 +403,9 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
             while True:
                 if self._exception is not None:
                     raise self._exception
-                if self._fill is not None and self._unfill():
-                    if data := await super().read(-1):
-                        collected._append(data)
-                    break
+                if self._fill is not None and self._unfill() and self._standard:
+                    collected._append(bytes(self._standard))
+                    self._standard.clear()
                 while self._head:
                     collected._append(self._take(len(self._head) - self._pos))
                 self._maybe_resume_transport()

@@ -21,22 +21,35 @@ class Listener:
     """One listening socket of a server.
 
     ``make`` is called with each new connection's socket, in the context that
-    the server was started in.  When the process is out of descriptors or
+    the server was started in, and what it returns is called next: once it has
+    returned, the socket is its transport's.  When the process is out of descriptors or
     memory the listener rests for a second, says so once, and goes on.
     """
 
-    __slots__ = ("_context", "_engine", "_loop", "_make", "_resting", "_slot", "_sock", "_told")
+    __slots__ = (
+        "_context",
+        "_engine",
+        "_kind",
+        "_loop",
+        "_make",
+        "_resting",
+        "_slot",
+        "_sock",
+        "_told",
+    )
 
     def __init__(
         self,
         loop: Any,
         engine: Engine,
         sock: socket.socket,
-        make: Callable[[socket.socket], object],
+        make: Callable[[socket.socket], Callable[[], object]],
     ) -> None:
         self._loop = loop
         self._engine = engine
         self._sock = sock
+        # Numbers: turning them into enumeration members costs a microsecond each time.
+        self._kind = (int(sock.family), int(sock.type), sock.proto)
         self._make = make
         self._context = contextvars.copy_context()
         self._resting: Any = None
@@ -53,35 +66,34 @@ class Listener:
             self._slot = -1
 
     def _on_accepted(self, fd: int) -> None:
-        sock = socket.socket(self._sock.family, self._sock.type, self._sock.proto, fileno=fd)
+        sock = socket.socket(*self._kind, fileno=fd)
         self._told = False
         try:
-            self._context.run(self._make, sock)
+            start = self._context.run(self._make, sock)
         except (SystemExit, KeyboardInterrupt):
             sock.close()
             raise
         except BaseException as exc:
             sock.close()
-            self._loop.call_exception_handler(
-                {
-                    "message": "Error on transport creation for incoming connection",
-                    "exception": exc,
-                }
-            )
+            self._report("Error on transport creation for incoming connection", exc)
+            return
+        # From here on the transport owns the socket.
+        try:
+            self._context.run(start)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as exc:
+            self._report("Fatal error: protocol.connection_made() call failed.", exc)
+
+    def _report(self, message: str, exc: BaseException, **more: object) -> None:
+        self._loop.call_exception_handler({"message": message, "exception": exc, **more})
 
     def _on_error(self, exc: OSError) -> None:
         out_of_resources = exc.errno in _OUT_OF_RESOURCES
         if not self._told:
             self._told = True
-            self._loop.call_exception_handler(
-                {
-                    "message": "socket.accept() out of system resource"
-                    if out_of_resources
-                    else "socket.accept() failed",
-                    "exception": exc,
-                    "socket": self._sock,
-                }
-            )
+            why = "out of system resource" if out_of_resources else "failed"
+            self._report(f"socket.accept() {why}", exc, socket=self._sock)
         if out_of_resources or self._sock.fileno() >= 0:
             self._engine.remove(self._slot)
             self._slot = -1

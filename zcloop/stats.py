@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import struct
 
 __all__ = ["ConnStats"]
 
@@ -26,3 +27,10 @@ class ConnStats:
     send_short: int = 0
     sendfile_bytes: int = 0
     lowat_set: int = 0
+
+    @classmethod
+    def from_native(cls, counters: bytes) -> ConnStats:
+        """From the native side's array of 64-bit counters, which has the fields' order."""
+        values = struct.unpack(f"={len(counters) // 8}Q", counters)
+        names = (field.name for field in dataclasses.fields(cls))
+        return cls(**dict(zip(names, values, strict=False)))

@@ -51,7 +51,7 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         "_fill_start",
         "_head",
         "_hindered",
-        "_last_stats",
+        "_last_counters",
         "_paused",
         "_protocol",
         "_queue",
@@ -63,6 +63,7 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         "_sock_fd",
         "_stash",
         "_state",
+        "_tcp",
     )
 
     # Where asyncio's start_tls and sendfile look.
@@ -77,11 +78,20 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         protocol: asyncio.BaseProtocol,
         context: contextvars.Context,
         server: Any = None,
+        tcp: bool | None = None,
     ) -> None:
-        super().__init__({"socket": TransportSocket(sock)}, loop)
+        if tcp is None:
+            tcp = sock.family in _TCP_FAMILIES
+        # What the mix-in's constructor does, without its calls: this runs once a connection.
+        self._extra: dict[str, Any] = {}
+        self._loop = loop
+        self._protocol_paused = False
+        self._high_water = 64 * 1024
+        self._low_water = 16 * 1024
         self._engine = engine
         self._c = engine.c
-        self._sock: socket.socket | None = sock
+        self._sock = sock
+        self._tcp = tcp
         self._sock_fd = sock.fileno()
         self._slot = -1
         self._context = context
@@ -103,7 +113,7 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         self._hindered = False
         self._empty_waiter: asyncio.Future[None] | None = None
         self._file_writer: Callable[[], None] | None = None
-        self._last_stats: ConnStats | None = None
+        self._last_counters = b""
         try:
             self._extra["sockname"] = sock.getsockname()
         except OSError:
@@ -112,7 +122,7 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
             self._extra["peername"] = sock.getpeername()
         except OSError:
             self._extra["peername"] = None
-        if sock.family in _TCP_FAMILIES:
+        if tcp:
             try:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             except OSError:  # not TCP after all, or reset already
@@ -138,7 +148,7 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
                 self._sock_fd,
                 self,
                 lib.ZC_MODE_DATA,
-                0 if self._extra["socket"].family in _TCP_FAMILIES else lib.ZC_CONN_PROBE_AFTER_SHORT,
+                0 if self._tcp else lib.ZC_CONN_PROBE_AFTER_SHORT,
             )
         except OSError as exc:
             self._lose(exc)
@@ -226,16 +236,14 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
 
     def _release(self) -> None:
         """Give slot and descriptor back."""
-        sock, self._sock = self._sock, None
         if self._slot >= 0:
-            self._last_stats = self._stats()
+            self._last_counters = self._engine.conn_counters(self._slot)
             self._engine.remove(self._slot)
             self._slot = -1
         transports = self._loop._transports_by_fd
         if transports.get(self._sock_fd) is self:
             del transports[self._sock_fd]
-        if sock is not None:
-            sock.close()
+        self._sock.close()
         server, self._server = self._server, None
         if server is not None:
             server._detach(*self._server_args())
@@ -245,7 +253,7 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         return (self,) if sys.version_info >= (3, 13) else ()
 
     def __del__(self, _warn: Any = warnings.warn) -> None:
-        if getattr(self, "_sock", None) is not None:
+        if getattr(self, "_state", ConnState.CLOSED) is not ConnState.CLOSED:
             _warn(f"unclosed transport {self!r}", ResourceWarning, source=self)
             if self._fill is not None:
                 self._fill_cancel()
@@ -265,8 +273,8 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """``socket``, ``sockname``, ``peername``, or ``zcloop``: a :class:`ConnStats` of now."""
         if name == "zcloop":
-            return self._stats() if self._slot >= 0 else self._last_stats or ConnStats()
+            counters = self._engine.conn_counters(self._slot) if self._slot >= 0 else None
+            return ConnStats.from_native(counters or self._last_counters)
+        if name == "socket" and name not in self._extra:
+            self._extra[name] = TransportSocket(self._sock)
         return self._extra.get(name, default)
-
-    def _stats(self) -> ConnStats:
-        return ConnStats(**self._engine.conn_counters(self._slot))

@@ -51,6 +51,43 @@ static int zcpy_deliver(zc_engine *engine, const zc_event *record, PyObject *sin
     return failed ? FAILED_DATA_RECEIVED : -1;
 }
 
+/* A large message: receive it into the `bytes` itself, which nobody else has seen yet. */
+static int zcpy_deliver_sized(zc_engine *engine, zc_event *record, PyObject *sinks) {
+    PyObject *sink = PyList_GetItem(sinks, (Py_ssize_t)record->slot);
+    PyObject *data = PyBytes_FromStringAndSize(NULL, record->result);
+    if (sink == NULL || data == NULL) {
+        Py_XDECREF(data);
+        return FAILED_DATA_RECEIVED;
+    }
+    char *memory = PyBytes_AsString(data);
+    size_t len = (size_t)record->result;
+    int64_t count;
+    if (len < 64 * 1024) {
+        count = zc_recv_sized(engine, record->slot, memory, len);
+    } else {
+        PyThreadState *state = PyEval_SaveThread();
+        count = zc_recv_sized(engine, record->slot, memory, len);
+        PyEval_RestoreThread(state);
+    }
+    int failed = 0;
+    if (count > 0) {
+        PyObject *whole = data;
+        if (count < record->result) {
+            whole = PyBytes_FromStringAndSize(memory, count);
+            Py_DECREF(data);
+            data = whole;
+        }
+        Py_INCREF(sink);
+        failed = whole == NULL || zcpy_call(sink, whole) < 0;
+        Py_DECREF(sink);
+    } else if (count != -EAGAIN && count != -EBADF) {
+        record->what = count == 0 ? ZC_EOF : ZC_ERROR;
+        record->result = (int32_t)count;
+    }
+    Py_XDECREF(data);
+    return failed ? FAILED_DATA_RECEIVED : -1;
+}
+
 /* The memory of the protocol's buffer, or -1 with asyncio's own complaints. */
 static int zcpy_borrow(PyObject *buffer, Py_buffer *view, int *stage) {
     *stage = FAILED_GET_BUFFER;
@@ -149,6 +186,11 @@ static int zc_dispatch(zc_engine *engine, uintptr_t sinks, uintptr_t readers, ui
         } else if (record->what == ZC_READABLE) {
             stage = zcpy_read(engine, record, (PyObject *)readers);
             if (stage < 0 && record->what != ZC_READABLE) {
+                return at;
+            }
+        } else if (record->what == ZC_SIZED) {
+            stage = zcpy_deliver_sized(engine, record, (PyObject *)sinks);
+            if (stage < 0 && record->what != ZC_SIZED) {
                 return at;
             }
         } else {
