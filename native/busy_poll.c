@@ -6,13 +6,16 @@
  * gains by asking again before it sleeps, and one whose next message is far
  * away only burns its processor.
  *
- * Rule: spin only when the last wait was short; bound each spin by max_ns
+ * Rule: spin only when the last wait was short and something was sent since the
+ * one before, for then an answer is due (a one-way stream gains nothing: being
+ * woken more often for less each time costs CPU); bound each spin by max_ns
  * counted from the end of the batch; after a miss sit out twice as many short
  * waits as after the one before, up to SIT_OUT_MAX, so that the share of time
  * lost to misses goes to nothing.  A measured wait contains the wake-up
  * itself, which spinning removes, so waits up to SLEEP_FACTOR * max_ns count
  * as short.  Waits below ALREADY_THERE_NS were no waits: the next message had
- * come before we looked, and sleeping never happens.
+ * come before we looked, and sleeping never happens; there, one more look (eager)
+ * saves the way through the host loop, until a look finds nothing.
  * Rejected: spinning inside the wait (timers and other descriptors of the host
  * loop would starve); a fixed spin (an idle server would cost CPU).
  */
@@ -43,11 +46,15 @@ int zc_engine_set_spin(zc_engine *engine, uint32_t max_nanoseconds, int adaptive
 /* Called by the poll that found records: judges the wait that has just ended. */
 void zc_spin_woke(zc_engine *engine) {
     zc_spin *spin = &engine->spin;
-    if (spin->max_ns == 0 || spin->idle_since_ns == 0) {
+    if (spin->idle_since_ns == 0) {
         return;
     }
     uint64_t waited = now_ns() - spin->idle_since_ns;
     spin->idle_since_ns = 0;
+    spin->eager = waited < ALREADY_THERE_NS;
+    if (spin->max_ns == 0) {
+        return;
+    }
     if (!spin->adaptive) {
         spin->wanted = true;
     } else if (spin->spinning) {
@@ -70,12 +77,16 @@ int zc_engine_settle(zc_engine *engine) {
     if (zc_engine_pending(engine)) {
         return ZC_MORE;
     }
-    if (spin->max_ns == 0) {
-        return 0;
+    if (engine->record_count == 0) {
+        spin->eager = false;
+    } else if (spin->eager) {
+        return ZC_EAGER;
     }
     spin->idle_since_ns = now_ns();
-    spin->spinning = spin->wanted;
-    return spin->wanted ? ZC_SPIN : 0;
+    bool answer_due = engine->sends != spin->sends_seen;
+    spin->sends_seen = engine->sends;
+    spin->spinning = spin->wanted && answer_due;
+    return spin->spinning ? ZC_SPIN : 0;
 }
 
 static int missed(zc_engine *engine) {

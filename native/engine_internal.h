@@ -69,6 +69,8 @@ typedef struct {
     uint64_t max_ns; /* 0: off */
     bool adaptive;
     bool wanted;     /* the last waits say that polling pays */
+    bool eager;      /* the last wait was none: more may be there again */
+    uint64_t sends_seen; /* engine's count of sends at the last settle */
     bool spinning;   /* a spin is under way since idle_since_ns */
     uint64_t idle_since_ns; /* when the last batch was settled; 0: not idle */
     uint32_t misses;        /* in a row */
@@ -94,6 +96,7 @@ struct zc_engine {
     char *scratch;
     size_t scratch_len, scratch_used;
     struct iovec iov[ZC_MAX_IOV];
+    uint64_t sends; /* that the kernel took something of */
     bool batching; /* records were handed out and not settled */
     zc_corked cork;
     zc_spin spin;

@@ -40,6 +40,7 @@ static int64_t account(zc_engine *engine, uint32_t slot, ssize_t sent, int error
         return -error;
     }
     size_t taken = sent < 0 ? 0 : (size_t)sent;
+    engine->sends += taken > 0;
     conn->stats.bytes_sent += taken;
     if (taken < asked) {
         int armed = zc_arm_out(engine, slot);

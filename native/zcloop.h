@@ -53,7 +53,8 @@ enum zc_conn_flag {
 /* What zc_engine_settle advises once a batch was handled. */
 enum zc_advice {
     ZC_MORE = 1, /* work is left that no further edge announces: poll again */
-    ZC_SPIN = 2  /* recent waits were short: zc_engine_spin before sleeping */
+    ZC_SPIN = 2, /* an answer is likely within microseconds: zc_engine_spin before sleeping */
+    ZC_EAGER = 4 /* the last batch had been waiting for us: poll again before the host loop does */
 };
 
 enum zc_spin_result {

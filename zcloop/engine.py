@@ -65,6 +65,7 @@ _EOF = lib.ZC_EOF
 _ERROR = lib.ZC_ERROR
 _WRITABLE = lib.ZC_WRITABLE
 _MORE = lib.ZC_MORE
+_POLL_AGAIN = lib.ZC_MORE | lib.ZC_EAGER
 _SPIN = lib.ZC_SPIN
 _SPIN_HIT = lib.ZC_SPIN_HIT
 _SPIN_AGAIN = lib.ZC_SPIN_AGAIN
@@ -226,13 +227,12 @@ class Engine:
             self._dispatch(0, count)
             rounds += 1
             advice = lib.zc_engine_settle(c)
-            if not advice & _MORE or rounds == _MAX_ROUNDS:
+            if not advice & _POLL_AGAIN or rounds == _MAX_ROUNDS:
                 break
-        if advice:
-            if advice & _MORE:
-                self.schedule_poll()
-            else:
-                self._schedule_spin()
+        if advice & _MORE:
+            self.schedule_poll()
+        elif advice & _SPIN:
+            self._schedule_spin()
 
     def _on_scheduled(self) -> None:
         self._poll_scheduled = False
