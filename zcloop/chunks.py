@@ -203,7 +203,7 @@ class ChunkQueue:
         overlap = len(separators[-1]) - 1
         low = self._pos + offset
         if low < len(self._head):
-            found = _find_first(separators, self._head, low)
+            found = find_first(separators, self._head, low)
             if found is not None or self._tail is None:
                 return found and (found[0] - self._pos, found[1] - self._pos)
             base = len(self._head) - self._pos
@@ -215,7 +215,7 @@ class ChunkQueue:
             chunks = self._end_of_tail(self._size() - offset)
         for chunk in chunks:
             window = before + chunk if before else chunk
-            found = _find_first(separators, window, 0)
+            found = find_first(separators, window, 0)
             if found is not None:
                 base -= len(before)
                 return base + found[0], base + found[1]
@@ -240,7 +240,7 @@ class ChunkQueue:
         return pieces
 
 
-def _find_first(separators: Sequence[bytes], data: bytes, low: int) -> tuple[int, int] | None:
+def find_first(separators: Sequence[bytes], data: bytes | bytearray, low: int) -> tuple[int, int] | None:
     """Start and end of the separator that ends first in ``data[low:]``, or None."""
     found = None
     high = len(data)

@@ -65,11 +65,12 @@ _EOF = lib.ZC_EOF
 _ERROR = lib.ZC_ERROR
 _WRITABLE = lib.ZC_WRITABLE
 _MORE = lib.ZC_MORE
-_POLL_AGAIN = lib.ZC_MORE | lib.ZC_EAGER
 _SPIN = lib.ZC_SPIN
 _SPIN_HIT = lib.ZC_SPIN_HIT
 _SPIN_AGAIN = lib.ZC_SPIN_AGAIN
 _dispatch = lib.zc_dispatch
+_turn = lib.zc_turn
+_UNFINISHED = lib.ZC_UNFINISHED
 _STAGES = {
     lib.FAILED_DATA_RECEIVED: "data_received",
     lib.FAILED_GET_BUFFER: "get_buffer",
@@ -211,28 +212,32 @@ class Engine:
     # -- the hot path ---------------------------------------------------------
 
     def _on_ready(self) -> None:
-        c = self.c
         if self._left is not None:
             (at, count), self._left = self._left, None
             self._dispatch(at, count)
-        rounds = 0
-        poll = lib.zc_engine_poll_nogil if self.fills else lib.zc_engine_poll
-        while True:
-            count = poll(c)
-            if count <= 0:
-                if count < 0:
-                    raise os_error(count)
-                advice = lib.zc_engine_settle(c)
+        self.batching = True
+        for _ in range(_MAX_ROUNDS):
+            advice = _turn(
+                self.c,
+                self._sinks_id,
+                self._readers_id,
+                self._failures_id,
+                _MAX_ROUNDS,
+                self.fills > 0,
+            )
+            if advice < _UNFINISHED:
                 break
-            self._dispatch(0, count)
-            rounds += 1
-            advice = lib.zc_engine_settle(c)
-            if not advice & _POLL_AGAIN or rounds == _MAX_ROUNDS:
-                break
-        if advice & _MORE:
-            self.schedule_poll()
-        elif advice & _SPIN:
-            self._schedule_spin()
+            self._dispatch(advice >> 10 & 0x3FF, advice >> 20)
+        else:
+            advice = lib.zc_engine_settle(self.c)
+        self.batching = False
+        if advice > 0:
+            if advice & _MORE:
+                self.schedule_poll()
+            elif advice & _SPIN:
+                self._schedule_spin()
+        elif advice < 0:
+            raise os_error(advice)
 
     def _on_scheduled(self) -> None:
         self._poll_scheduled = False
@@ -255,15 +260,12 @@ class Engine:
             self._schedule_spin()
 
     def _dispatch(self, at: int, count: int) -> None:
-        """Hand on the records [at, count) of the batch."""
+        """Hand on what C left of a batch: its records [at, count), and a callback's failure."""
         c = self.c
         failures = self._failures
         self.batching = True
         try:
-            while at < count:
-                at = _dispatch(
-                    c, self._sinks_id, self._readers_id, self._failures_id, at, count
-                )
+            while True:
                 if lib.zc_uncork(c):
                     self.unstick()
                 if failures:
@@ -273,15 +275,21 @@ class Engine:
                     if what not in _FREQUENT:
                         at += 1
                         self._dispatch_rare(slot, what, result)
-                        if lib.zc_uncork(c):
-                            self.unstick()
-        finally:
-            # SystemExit and KeyboardInterrupt get here midway: what is left of
-            # the batch, and its scratch, must survive them.
+                        continue
+                if at == count:
+                    break
+                at = _dispatch(
+                    c, self._sinks_id, self._readers_id, self._failures_id, at, count
+                )
+        except (SystemExit, KeyboardInterrupt):
+            # What is left of the batch, and its scratch, must survive them.
             self.batching = False
-            if at < count:
-                self._left = (at, count)
-                self.schedule_poll()
+            if lib.zc_uncork(c):
+                self.unstick()
+            lib.zc_engine_settle(c)
+            self._left = (at, count)
+            self.schedule_poll()
+            raise
 
     def _on_failure(self, slot: int, stage: int, exc: BaseException) -> None:
         owner = self.owners[slot]

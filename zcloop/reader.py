@@ -18,7 +18,8 @@ Invariants:
     finds its fill gone when it wakes, and looks at the queue again.
   - A fill that is complete stays attached until its coroutine takes it. A coroutine that
     is cancelled in that moment thus loses nothing either.
-  - ``_fill is STANDARD`` for ever after it was once; the queue is empty then.
+  - ``_fill is STANDARD`` if and only if ``_standard`` is not None, and for ever after it was
+    once; the queue is empty then.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from asyncio import exceptions
 from collections.abc import Callable
 from typing import Any
 
-from .chunks import ChunkQueue, as_bytes, uninitialised_bytes, writable
+from .chunks import ChunkQueue, as_bytes, find_first, uninitialised_bytes, writable
 
 # Reads that lack fewer bytes than this are answered from chunks: one copy of so little is
 # cheaper than telling the transport about it.
@@ -610,11 +611,16 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
 
         offset = 0  # no separator starts before it
         while True:
-            if self._fill is not None and self._unfill():
-                return await super().readuntil(separator)
-            size = self._size()
+            if self._fill is not None:
+                self._unfill()
+            size = self._waiting()
+            if size < offset:
+                offset = 0  # somebody has changed the buffer
             if size - offset >= shortest:
-                found = self._find(separators, offset)
+                if self._standard is None:
+                    found = self._find(separators, offset)
+                else:
+                    found = find_first(separators, self._standard, offset)
                 if found is not None:
                     break
                 offset = max(0, size + 1 - longest)
@@ -623,7 +629,7 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
                         "Separator is not found, and chunk exceed the limit", offset
                     )
             if self._eof:
-                raise exceptions.IncompleteReadError(self._take_all(), None)
+                raise exceptions.IncompleteReadError(self._remove(size), None)
             head, pos = self._head, self._pos
             await self._wait("readuntil")
             if self._head is not head or self._pos != pos:
@@ -634,9 +640,17 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
             raise exceptions.LimitOverrunError(
                 "Separator is found, but chunk is longer than limit", start
             )
-        data = self._take(end)
+        data = self._remove(end)
         if self._paused:
             self._maybe_resume_transport()
+        return data
+
+    def _remove(self, nbytes: int) -> bytes:
+        """Remove and return the first `nbytes`, whichever way they are kept."""
+        if self._standard is None:
+            return self._take(nbytes)
+        data = bytes(self._standard[:nbytes])
+        del self._standard[:nbytes]
         return data
 
     async def __anext__(self) -> bytes:

@@ -12,7 +12,7 @@
  */
 
 /* Which callback raised. */
-enum zc_failed { FAILED_DATA_RECEIVED, FAILED_GET_BUFFER, FAILED_RECEIVE, FAILED_BUFFER_UPDATED };
+enum { FAILED_DATA_RECEIVED, FAILED_GET_BUFFER, FAILED_RECEIVE, FAILED_BUFFER_UPDATED };
 
 static void zcpy_note_failure(PyObject *failures, uint32_t slot, int stage) {
     PyObject *type, *value, *traceback;
@@ -206,4 +206,40 @@ static int zc_dispatch(zc_engine *engine, uintptr_t sinks, uintptr_t readers, ui
         }
     }
     return at;
+}
+
+/*
+ * One wake-up from end to end: batches, at most `rounds` of them in a row, while
+ * settling says that more is there.  Returns what zc_engine_settle advised last,
+ * -errno, or ZC_UNFINISHED when a record is Python's: it handles the records
+ * [at, count), which bits 10 to 19 and 20 to 29 tell, and comes back.  `release`: large copies are due in the
+ * poll itself, let other threads run.
+ */
+enum { ZC_UNFINISHED = 256 };
+
+static int zc_turn(zc_engine *engine, uintptr_t sinks, uintptr_t readers, uintptr_t failures,
+                   int rounds, int release) {
+    for (;;) {
+        int count;
+        if (release) {
+            PyThreadState *state = PyEval_SaveThread();
+            count = zc_engine_poll(engine);
+            PyEval_RestoreThread(state);
+        } else {
+            count = zc_engine_poll(engine);
+        }
+        if (count < 0) {
+            return count;
+        }
+        if (count > 0) {
+            int at = zc_dispatch(engine, sinks, readers, failures, 0, count);
+            if (at < count || PyList_Size((PyObject *)failures) > 0 || zc_cork_slot(engine) >= 0) {
+                return ZC_UNFINISHED | at << 10 | count << 20;
+            }
+        }
+        int advice = zc_engine_settle(engine);
+        if (count == 0 || !(advice & (ZC_MORE | ZC_EAGER)) || --rounds <= 0) {
+            return advice;
+        }
+    }
 }

@@ -45,6 +45,9 @@ HOLD_GIL = """
 DISPATCH_CDEF = """
 int zc_dispatch(zc_engine *engine, uintptr_t sinks, uintptr_t readers, uintptr_t failures,
                 int at, int count);
+int zc_turn(zc_engine *engine, uintptr_t sinks, uintptr_t readers, uintptr_t failures,
+            int rounds, int release);
+enum { ZC_UNFINISHED = 256 };
 enum { FAILED_DATA_RECEIVED, FAILED_GET_BUFFER, FAILED_RECEIVE, FAILED_BUFFER_UPDATED };
 """
 
