@@ -98,6 +98,7 @@ class _Lib:
     ZC_ERROR: Final = 5
     ZC_WRITABLE: Final = 6
     ZC_ACCEPTED: Final = 7
+    ZC_SIZED: Final = 8
     # enum zc_mode
     ZC_MODE_DATA: Final = 0
     ZC_MODE_BUFFERED: Final = 1
@@ -107,6 +108,7 @@ class _Lib:
     # enum zc_advice
     ZC_MORE: Final = 1
     ZC_SPIN: Final = 2
+    ZC_EAGER: Final = 4
     # enum zc_spin_result
     ZC_SPIN_MISS: Final = 0
     ZC_SPIN_HIT: Final = 1
@@ -117,6 +119,7 @@ class _Lib:
     FAILED_GET_BUFFER: Final = 1
     FAILED_RECEIVE: Final = 2
     FAILED_BUFFER_UPDATED: Final = 3
+    ZC_UNFINISHED: Final = 256
 
     ZC_CORK_MAX: Final = 16384
     ZC_CAPABILITY_COUNT: Final = 19
@@ -145,9 +148,19 @@ class _Lib:
     def zc_dispatch(
         self, engine: Engine, sinks: int, readers: int, failures: int, at: int, count: int, /
     ) -> int: ...
-
+    def zc_turn(
+        self,
+        engine: Engine,
+        sinks: int,
+        readers: int,
+        failures: int,
+        rounds: int,
+        release: int,
+        /,
+    ) -> int: ...
     def zc_recv(self, engine: Engine, slot: int, buf: CData, len: int, /) -> int: ...
     def zc_recv_nogil(self, engine: Engine, slot: int, buf: CData, len: int, /) -> int: ...
+    def zc_recv_sized(self, engine: Engine, slot: int, buf: CData, len: int, /) -> int: ...
     def zc_recv_is_large(self, engine: Engine, slot: int, /) -> int: ...
     def zc_fill_begin(self, engine: Engine, slot: int, buf: CData, len: int, /) -> int: ...
     def zc_fill_begin_nogil(self, engine: Engine, slot: int, buf: CData, len: int, /) -> int: ...

@@ -117,7 +117,7 @@ class EventLoop(StdlibMethods, uvloop.Loop):  # type: ignore[misc]
         context = contextvars.copy_context()
         transport = StreamTransport(self, self._need_engine(), sock, protocol, context, server)
         if extra:
-            transport._extra.update(extra)
+            transport._extra = dict(extra)
         self.call_soon(transport._start, waiter, context=context)
         return transport
 
@@ -215,7 +215,11 @@ class EventLoop(StdlibMethods, uvloop.Loop):  # type: ignore[misc]
         def make_plain(accepted: socket.socket) -> Callable[[], object]:
             protocol = protocol_factory()
             context = listener._context
-            return StreamTransport(self, engine, accepted, protocol, context, server, tcp)._start
+            transport = StreamTransport(
+                self, engine, accepted, protocol, context, server, tcp, listener.sockname
+            )
+            listener.sockname = transport._sockname
+            return transport._start
 
         def make_tls(accepted: socket.socket) -> Callable[[], object]:
             tls = TlsProtocol(

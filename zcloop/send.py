@@ -72,7 +72,7 @@ class SendHalf:
         _state: ConnState
         _context: contextvars.Context
         _protocol: Any
-        _queue: deque[_Piece]
+        _queue: deque[_Piece] | None
         _queued: int
         _head: int
         _direct: bool  # nothing queued, lost, half-closed or given to sendfile
@@ -134,7 +134,7 @@ class SendHalf:
             if self._conn_lost:
                 return
         if self._queued or self._slot < 0:
-            self._queue.append(_own(data))
+            self._need_queue().append(_own(data))
             self._queued += size
             self._maybe_pause_protocol()
             return
@@ -150,7 +150,7 @@ class SendHalf:
         self._direct = False
         self._queued = size - sent
         piece = _own(data)
-        self._queue.append(piece)
+        self._need_queue().append(piece)
         self._head = sent
         self._maybe_pause_protocol()
 
@@ -162,7 +162,7 @@ class SendHalf:
             self._fatal_error(os_error(error), "Fatal write error on socket transport")
             return
         self._direct = False
-        self._queue.appendleft(rest)
+        self._need_queue().appendleft(rest)
         self._queued += len(rest)
         self._maybe_pause_protocol()
 
@@ -197,7 +197,7 @@ class SendHalf:
         if self._conn_lost:
             return
         was_waiting = self._queued
-        self._queue.extend(pieces)
+        self._need_queue().extend(pieces)
         self._queued += total
         self._direct = False
         if was_waiting:
@@ -224,9 +224,14 @@ class SendHalf:
         elif self._queued and not self._conn_lost:
             self._context.run(self._flush)
 
+    def _need_queue(self: _Self) -> deque[_Piece]:
+        if self._queue is None:
+            self._queue = deque()
+        return self._queue
+
     def _flush(self: _Self) -> None:
         """Offer the queue to the kernel until it is empty or the kernel is full."""
-        queue = self._queue
+        queue = self._need_queue()
         while queue:
             if len(queue) == 1 and not self._head and type(queue[0]) is bytes:
                 size = asked = self._queued
@@ -262,7 +267,7 @@ class SendHalf:
                 add(small[0] if len(small) == 1 else b"".join(small))
                 small.clear()
 
-        for piece in self._queue:
+        for piece in self._need_queue():
             if count + 2 > _IOV_MAX:
                 break
             if not asked and self._head:
@@ -280,7 +285,7 @@ class SendHalf:
     def _consume(self: _Self, count: int) -> None:
         """Drop from the queue what the kernel took."""
         self._queued -= count
-        queue = self._queue
+        queue = self._need_queue()
         if not self._queued:
             queue.clear()
             self._head = 0
@@ -317,7 +322,7 @@ class SendHalf:
             waiter.set_exception(exc)
 
     def _drop_queue(self: _Self) -> None:
-        self._queue.clear()
+        self._queue = None
         self._queued = self._head = 0
 
     # -- giving the socket to sendfile ----------------------------------------

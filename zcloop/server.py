@@ -36,6 +36,7 @@ class Listener:
         "_slot",
         "_sock",
         "_told",
+        "sockname",
     )
 
     def __init__(
@@ -54,6 +55,8 @@ class Listener:
         self._context = contextvars.copy_context()
         self._resting: Any = None
         self._told = False
+        self.sockname: Any = None
+        """That of the last connection, for the next to share: they are mostly equal."""
         self._slot = engine.add(sock.fileno(), self, lib.ZC_MODE_LISTEN)  # type: ignore[arg-type]
 
     def close(self) -> None:

@@ -53,6 +53,7 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         "_hindered",
         "_last_counters",
         "_paused",
+        "_peername",
         "_protocol",
         "_queue",
         "_queued",
@@ -61,6 +62,7 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         "_slot",
         "_sock",
         "_sock_fd",
+        "_sockname",
         "_stash",
         "_state",
         "_tcp",
@@ -79,11 +81,12 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         context: contextvars.Context,
         server: Any = None,
         tcp: bool | None = None,
+        sockname: Any = None,
     ) -> None:
         if tcp is None:
             tcp = sock.family in _TCP_FAMILIES
         # What the mix-in's constructor does, without its calls: this runs once a connection.
-        self._extra: dict[str, Any] = {}
+        self._extra: dict[str, Any] | None = None
         self._loop = loop
         self._protocol_paused = False
         self._high_water = 64 * 1024
@@ -106,7 +109,7 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         self._fill_keep: Any = None
         self._fill_start = 0
         # sending
-        self._queue: deque[Any] = deque()
+        self._queue: deque[Any] | None = None  # made when first needed: it takes 600 bytes
         self._queued = self._head = 0
         self._direct = False
         self._eof = False
@@ -114,14 +117,16 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         self._empty_waiter: asyncio.Future[None] | None = None
         self._file_writer: Callable[[], None] | None = None
         self._last_counters = b""
+        # An address that can't be had (the peer has reset already) is None, as in asyncio.
         try:
-            self._extra["sockname"] = sock.getsockname()
+            own = sock.getsockname()
+            self._sockname = sockname if own == sockname else own  # shared, to save memory
         except OSError:
-            self._extra["sockname"] = None
+            self._sockname = None
         try:
-            self._extra["peername"] = sock.getpeername()
+            self._peername = sock.getpeername()
         except OSError:
-            self._extra["peername"] = None
+            self._peername = None
         if tcp:
             try:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -275,6 +280,10 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         if name == "zcloop":
             counters = self._engine.conn_counters(self._slot) if self._slot >= 0 else None
             return ConnStats.from_native(counters or self._last_counters)
-        if name == "socket" and name not in self._extra:
-            self._extra[name] = TransportSocket(self._sock)
-        return self._extra.get(name, default)
+        if name == "peername":
+            return self._peername
+        if name == "sockname":
+            return self._sockname
+        if name == "socket":
+            return TransportSocket(self._sock)
+        return default if self._extra is None else self._extra.get(name, default)
