@@ -1,7 +1,10 @@
 /* The table of connections: slots, modes, pausing, the again-list. */
 #define _GNU_SOURCE
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "engine_internal.h"
 
@@ -62,6 +65,10 @@ int zc_conn_add(zc_engine *engine, int fd, int mode, int flags) {
     };
     if (epoll_ctl(engine->epfd, EPOLL_CTL_ADD, fd, &event) < 0) {
         return -errno;
+    }
+    if (flags & ZC_CONN_NODELAY) {
+        int on = 1;
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     }
     engine->free_head = conn->next_free;
     uint32_t generation = conn->generation;

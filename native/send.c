@@ -103,3 +103,7 @@ int64_t zc_sendfile(zc_engine *engine, uint32_t slot, int in_fd, int64_t offset,
     conn->stats.sendfile_bytes += (uint64_t)n;
     return n;
 }
+
+int zc_shutdown_write(zc_engine *engine, uint32_t slot) {
+    return shutdown(zc_conn_live(engine, slot)->fd, SHUT_WR) < 0 ? -errno : 0;
+}

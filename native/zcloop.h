@@ -47,7 +47,8 @@ enum zc_mode {
 };
 
 enum zc_conn_flag {
-    ZC_CONN_PROBE_AFTER_SHORT = 1 /* a short read doesn't mean drained: AF_UNIX */
+    ZC_CONN_PROBE_AFTER_SHORT = 1, /* a short read doesn't mean drained: AF_UNIX */
+    ZC_CONN_NODELAY = 2            /* set TCP_NODELAY; a refusal is ignored */
 };
 
 /* What zc_engine_settle advises once a batch was handled. */
@@ -97,6 +98,11 @@ int zc_conn_pause(zc_engine *engine, uint32_t slot);
 int zc_conn_resume(zc_engine *engine, uint32_t slot); /* 1: call zc_engine_poll */
 const zc_conn_stats *zc_conn_counters(const zc_engine *engine, uint32_t slot);
 
+/* address.c: an AF_INET name as (address << 16 | port), both in host order;
+ * -EAFNOSUPPORT for other families. */
+int64_t zc_inet_sockname(int fd);
+int64_t zc_inet_peername(int fd);
+
 /* poller.c: how many records the next batch has. */
 int zc_engine_poll(zc_engine *engine);
 int zc_engine_pending(const zc_engine *engine); /* 1: work that no edge announces */
@@ -137,6 +143,7 @@ int zc_iov_put(zc_engine *engine, int index, const char *buf, size_t len);
 int64_t zc_sendv(zc_engine *engine, uint32_t slot, int count);
 int64_t zc_sendfile(zc_engine *engine, uint32_t slot, int in_fd, int64_t offset, size_t len);
 int zc_iov_max(void);
+int zc_shutdown_write(zc_engine *engine, uint32_t slot);
 
 /* probe.c: tries every feature once and fills ZC_CAPABILITY_COUNT records,
  * always in the same order.  Returns their number, or -EINVAL if capacity is

@@ -115,7 +115,10 @@ class EventLoop(StdlibMethods, uvloop.Loop):  # type: ignore[misc]
         server: Any = None,
     ) -> StreamTransport:
         context = contextvars.copy_context()
-        transport = StreamTransport(self, self._need_engine(), sock, protocol, context, server)
+        kind = (int(sock.family), int(sock.type), sock.proto)
+        transport = StreamTransport(
+            self, self._need_engine(), sock, kind, protocol, context, server
+        )
         if extra:
             transport._extra = dict(extra)
         self.call_soon(transport._start, waiter, context=context)
@@ -212,16 +215,12 @@ class EventLoop(StdlibMethods, uvloop.Loop):  # type: ignore[misc]
         protocol_factory = self._fast_factory(protocol_factory)
         sock.setblocking(False)
 
-        def make_plain(accepted: socket.socket) -> Callable[[], object]:
+        def make_plain(fd: int, kind: tuple[int, int, int]) -> Callable[[], object]:
             protocol = protocol_factory()
             context = listener._context
-            transport = StreamTransport(
-                self, engine, accepted, protocol, context, server, tcp, listener.sockname
-            )
-            listener.sockname = transport._sockname
-            return transport._start
+            return StreamTransport(self, engine, fd, kind, protocol, context, server)._start
 
-        def make_tls(accepted: socket.socket) -> Callable[[], object]:
+        def make_tls(fd: int, kind: tuple[int, int, int]) -> Callable[[], object]:
             tls = TlsProtocol(
                 self,
                 protocol_factory(),
@@ -232,11 +231,10 @@ class EventLoop(StdlibMethods, uvloop.Loop):  # type: ignore[misc]
                 ssl_shutdown_timeout=ssl_shutdown_timeout,
             )
             context = listener._context
-            transport = StreamTransport(self, engine, accepted, tls, context, server, tcp)
+            transport = StreamTransport(self, engine, fd, kind, tls, context, server)
             _remember_addresses(tls, transport)
             return transport._start
 
-        tcp = sock.family in (socket.AF_INET, socket.AF_INET6)
         listener = Listener(self, engine, sock, make_tls if sslcontext else make_plain)
         self._listeners[sock.fileno()] = listener
 

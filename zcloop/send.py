@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import socket
 from asyncio.log import logger
 from collections import deque
 from collections.abc import Iterable
@@ -68,7 +67,6 @@ class SendHalf:
         _engine: Engine
         _c: Any
         _slot: int
-        _sock: socket.socket | None
         _state: ConnState
         _context: contextvars.Context
         _protocol: Any
@@ -365,13 +363,12 @@ class SendHalf:
             self._shutdown_write()
 
     def _shutdown_write(self: _Self) -> None:
-        try:
-            assert self._sock is not None
-            self._sock.shutdown(socket.SHUT_WR)
-        except OSError as exc:
+        if self._slot < 0:
+            return  # _start comes here again
+        error = lib.zc_shutdown_write(self._c, self._slot)
+        if error and self._loop.get_debug():
             # The peer may have reset the connection; the reading half says so.
-            if self._loop.get_debug():
-                logger.debug("%r: shutdown(SHUT_WR) failed: %s", self, exc)
+            logger.debug("%r: shutdown(SHUT_WR) failed: %s", self, os_error(error))
 
     # -- backpressure ---------------------------------------------------------
 

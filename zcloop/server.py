@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import errno
+import os
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -20,9 +21,10 @@ _RETRY_AFTER = 1.0
 class Listener:
     """One listening socket of a server.
 
-    ``make`` is called with each new connection's socket, in the context that
-    the server was started in, and what it returns is called next: once it has
-    returned, the socket is its transport's.  When the process is out of descriptors or
+    ``make`` is called with each new connection's descriptor and its kind
+    (family, type, protocol), in the context that the server was started in, and
+    what it returns is called next: once ``make`` has returned, the descriptor
+    is its transport's.  When the process is out of descriptors or
     memory the listener rests for a second, says so once, and goes on.
     """
 
@@ -36,7 +38,6 @@ class Listener:
         "_slot",
         "_sock",
         "_told",
-        "sockname",
     )
 
     def __init__(
@@ -44,7 +45,7 @@ class Listener:
         loop: Any,
         engine: Engine,
         sock: socket.socket,
-        make: Callable[[socket.socket], Callable[[], object]],
+        make: Callable[[int, tuple[int, int, int]], Callable[[], object]],
     ) -> None:
         self._loop = loop
         self._engine = engine
@@ -55,8 +56,6 @@ class Listener:
         self._context = contextvars.copy_context()
         self._resting: Any = None
         self._told = False
-        self.sockname: Any = None
-        """That of the last connection, for the next to share: they are mostly equal."""
         self._slot = engine.add(sock.fileno(), self, lib.ZC_MODE_LISTEN)  # type: ignore[arg-type]
 
     def close(self) -> None:
@@ -69,15 +68,14 @@ class Listener:
             self._slot = -1
 
     def _on_accepted(self, fd: int) -> None:
-        sock = socket.socket(*self._kind, fileno=fd)
         self._told = False
         try:
-            start = self._context.run(self._make, sock)
+            start = self._context.run(self._make, fd, self._kind)
         except (SystemExit, KeyboardInterrupt):
-            sock.close()
+            os.close(fd)
             raise
         except BaseException as exc:
-            sock.close()
+            os.close(fd)
             self._report("Error on transport creation for incoming connection", exc)
             return
         # From here on the transport owns the socket.

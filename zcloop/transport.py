@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import socket
 import sys
 import warnings
@@ -22,7 +23,36 @@ from .stats import ConnStats
 
 __all__ = ["StreamTransport"]
 
-_TCP_FAMILIES = (socket.AF_INET, socket.AF_INET6)
+_CONN_FLAGS = {
+    int(socket.AF_INET): lib.ZC_CONN_NODELAY,
+    int(socket.AF_INET6): lib.ZC_CONN_NODELAY,
+    int(socket.AF_UNIX): lib.ZC_CONN_PROBE_AFTER_SHORT,
+}
+_AF_INET = int(socket.AF_INET)
+
+
+def _addresses(transport: StreamTransport) -> tuple[Any, Any]:
+    """Own and peer's address; one that can't be had (reset already) is None, as in asyncio."""
+    if transport._kind[0] == _AF_INET:
+        fd = transport._sock_fd
+        return lib.zc_inet_sockname(fd), lib.zc_inet_peername(fd)
+    sock = transport._need_sock()
+    names: list[Any] = []
+    for get in (sock.getsockname, sock.getpeername):
+        try:
+            names.append(get())
+        except OSError:
+            names.append(None)
+    return names[0], names[1]
+
+
+def _as_tuple(name: Any) -> Any:
+    """An address as the socket module gives it, from what :func:`_addresses` found."""
+    if not isinstance(name, int):
+        return name
+    if name < 0:
+        return None
+    return socket.inet_ntoa((name >> 16).to_bytes(4, "big")), name & 0xFFFF
 
 
 class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
@@ -31,8 +61,8 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
     (The private mix-in holds the water marks, and asyncio's own sendfile
     fallback insists on it.)
 
-    Owns the socket from its creation on, and closes it once
-    ``connection_lost`` has run.
+    Owns the socket (an object or, from a listener, a descriptor of that ``kind``: family,
+    type, protocol) from its creation on, and closes it once ``connection_lost`` has run.
     """
 
     __slots__ = (
@@ -51,6 +81,7 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         "_fill_start",
         "_head",
         "_hindered",
+        "_kind",
         "_last_counters",
         "_paused",
         "_peername",
@@ -65,7 +96,6 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         "_sockname",
         "_stash",
         "_state",
-        "_tcp",
     )
 
     # Where asyncio's start_tls and sendfile look.
@@ -76,15 +106,12 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         self,
         loop: Any,
         engine: Engine,
-        sock: socket.socket,
+        sock: socket.socket | int,
+        kind: tuple[int, int, int],
         protocol: asyncio.BaseProtocol,
         context: contextvars.Context,
         server: Any = None,
-        tcp: bool | None = None,
-        sockname: Any = None,
     ) -> None:
-        if tcp is None:
-            tcp = sock.family in _TCP_FAMILIES
         # What the mix-in's constructor does, without its calls: this runs once a connection.
         self._extra: dict[str, Any] | None = None
         self._loop = loop
@@ -93,9 +120,13 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         self._low_water = 16 * 1024
         self._engine = engine
         self._c = engine.c
-        self._sock = sock
-        self._tcp = tcp
-        self._sock_fd = sock.fileno()
+        self._kind = kind
+        if isinstance(sock, int):
+            self._sock: socket.socket | None = None
+            self._sock_fd = sock
+        else:
+            self._sock = sock
+            self._sock_fd = sock.fileno()
         self._slot = -1
         self._context = context
         self._state = ConnState.STARTING
@@ -117,21 +148,7 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         self._empty_waiter: asyncio.Future[None] | None = None
         self._file_writer: Callable[[], None] | None = None
         self._last_counters = b""
-        # An address that can't be had (the peer has reset already) is None, as in asyncio.
-        try:
-            own = sock.getsockname()
-            self._sockname = sockname if own == sockname else own  # shared, to save memory
-        except OSError:
-            self._sockname = None
-        try:
-            self._peername = sock.getpeername()
-        except OSError:
-            self._peername = None
-        if tcp:
-            try:
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            except OSError:  # not TCP after all, or reset already
-                pass
+        self._sockname, self._peername = _addresses(self)
         loop._transports_by_fd[self._sock_fd] = self
         self._server = server
         if server is not None:
@@ -153,7 +170,7 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
                 self._sock_fd,
                 self,
                 lib.ZC_MODE_DATA,
-                0 if self._tcp else lib.ZC_CONN_PROBE_AFTER_SHORT,
+                _CONN_FLAGS.get(self._kind[0], 0),
             )
         except OSError as exc:
             self._lose(exc)
@@ -170,6 +187,8 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
                 self._route()
                 if self._queued:
                     self._flush()
+                elif self._eof:
+                    self._shutdown_write()
             if waiter is not None and not waiter.done():
                 waiter.set_result(None)
 
@@ -248,7 +267,10 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         transports = self._loop._transports_by_fd
         if transports.get(self._sock_fd) is self:
             del transports[self._sock_fd]
-        self._sock.close()
+        if self._sock is None:
+            os.close(self._sock_fd)
+        else:
+            self._sock.close()
         server, self._server = self._server, None
         if server is not None:
             server._detach(*self._server_args())
@@ -263,6 +285,16 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
             if self._fill is not None:
                 self._fill_cancel()
             self._release()
+
+    def _need_sock(self) -> socket.socket:
+        """The descriptor as a socket object, which most connections never need."""
+        if self._sock is None:
+            if self._state is ConnState.CLOSED:
+                self._sock = socket.socket(*self._kind)
+                self._sock.close()
+            else:
+                self._sock = socket.socket(*self._kind, fileno=self._sock_fd)
+        return self._sock
 
     # -- protocol and information ---------------------------------------------
 
@@ -281,9 +313,11 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
             counters = self._engine.conn_counters(self._slot) if self._slot >= 0 else None
             return ConnStats.from_native(counters or self._last_counters)
         if name == "peername":
+            self._peername = _as_tuple(self._peername)
             return self._peername
         if name == "sockname":
+            self._sockname = _as_tuple(self._sockname)
             return self._sockname
         if name == "socket":
-            return TransportSocket(self._sock)
+            return TransportSocket(self._need_sock())
         return default if self._extra is None else self._extra.get(name, default)

@@ -119,7 +119,7 @@ int poll_records(zc_engine *engine) {
         if (count > 0) {
             return count;
         }
-        if (zc_engine_settle(engine) & ZC_MORE) {
+        if (zc_engine_settle(engine) & (ZC_MORE | ZC_EAGER)) {
             continue;
         }
         struct pollfd entry = {.fd = zc_engine_fd(engine), .events = POLLIN};
@@ -135,7 +135,7 @@ zc_event poll_one(zc_engine *engine) {
 void expect_quiet(zc_engine *engine) {
     do {
         CHECK_EQ(zc_engine_poll(engine), 0);
-    } while (zc_engine_settle(engine) & ZC_MORE);
+    } while (zc_engine_settle(engine) & (ZC_MORE | ZC_EAGER));
 }
 
 zc_event expect_record(zc_engine *engine, uint32_t slot, uint32_t what) {
@@ -143,4 +143,17 @@ zc_event expect_record(zc_engine *engine, uint32_t slot, uint32_t what) {
     CHECK_EQ(event.slot, slot);
     CHECK_EQ(event.what, what);
     return event;
+}
+
+size_t take_data(zc_engine *engine, uint32_t slot, char *into) {
+    zc_event event = poll_one(engine);
+    CHECK_EQ(event.slot, slot);
+    CHECK(event.result > 0);
+    if (event.what == ZC_SIZED) {
+        CHECK_EQ(zc_recv_sized(engine, slot, into, (size_t)event.result), event.result);
+    } else {
+        CHECK_EQ(event.what, ZC_DATA);
+        memcpy(into, zc_engine_scratch(engine) + event.offset, (size_t)event.result);
+    }
+    return (size_t)event.result;
 }

@@ -74,6 +74,8 @@ zc_event poll_one(zc_engine *engine);
 void expect_quiet(zc_engine *engine);
 /* Polls until `what` comes on `slot`; other records meanwhile are an error. */
 zc_event expect_record(zc_engine *engine, uint32_t slot, uint32_t what);
+/* Receives what the next record, the one of its batch, announces: DATA or SIZED. */
+size_t take_data(zc_engine *engine, uint32_t slot, char *into);
 zc_engine *new_engine(void);
 uint32_t add(zc_engine *engine, int fd, int mode);
 

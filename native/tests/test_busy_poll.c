@@ -29,11 +29,27 @@ static void busy_wait_ns(long nanoseconds) {
     } while ((now.tv_sec - start.tv_sec) * 1000000000L + now.tv_nsec - start.tv_nsec < nanoseconds);
 }
 
+/* Ends the batch; the advice, once no more looks at once are wanted. */
+static int settle(void) {
+    for (;;) {
+        int advice = zc_engine_settle(engine);
+        if (advice != ZC_EAGER) {
+            return advice;
+        }
+        CHECK_EQ(zc_engine_poll(engine), 0);
+    }
+}
+
 /* One message arrives and is received after a wait of at least so long. */
 static void receive_after(long nanoseconds) {
     busy_wait_ns(nanoseconds);
     send_all(connection.peer, "x", 1);
     expect_record(engine, slot, ZC_DATA);
+}
+
+static void answer_after(long nanoseconds) {
+    receive_after(nanoseconds);
+    CHECK_EQ(zc_send(engine, slot, "y", 1), 1);
 }
 
 static int spin_to_the_end(void) {
@@ -47,10 +63,10 @@ static int spin_to_the_end(void) {
 static void switched_off_it_is_never_advised(void) {
     set_up(0, 1);
     for (int i = 0; i < 10; i++) {
-        CHECK_EQ(zc_engine_settle(engine), 0);
-        receive_after(5000);
+        CHECK_EQ(settle(), 0);
+        answer_after(5000);
     }
-    CHECK_EQ(zc_engine_settle(engine), 0);
+    CHECK_EQ(settle(), 0);
     CHECK_EQ(zc_engine_spin(engine), ZC_SPIN_MISS);
     CHECK_EQ(zc_engine_counters(engine)->spins, 0);
     tear_down();
@@ -58,10 +74,10 @@ static void switched_off_it_is_never_advised(void) {
 
 static void a_fixed_budget_spins_after_every_batch(void) {
     set_up(20000, 0);
-    zc_engine_settle(engine);
+    settle();
     for (int i = 0; i < 3; i++) {
-        receive_after(0);
-        CHECK_EQ(zc_engine_settle(engine), ZC_SPIN);
+        answer_after(0);
+        CHECK_EQ(settle(), ZC_SPIN);
         CHECK_EQ(spin_to_the_end(), ZC_SPIN_MISS);
     }
     CHECK_EQ(zc_engine_counters(engine)->spin_misses, 3);
@@ -70,9 +86,9 @@ static void a_fixed_budget_spins_after_every_batch(void) {
 
 static void a_spin_finds_what_arrives(void) {
     set_up(UINT32_MAX, 0);
-    zc_engine_settle(engine);
-    receive_after(0);
-    CHECK_EQ(zc_engine_settle(engine), ZC_SPIN);
+    settle();
+    answer_after(0);
+    CHECK_EQ(settle(), ZC_SPIN);
     send_all(connection.peer, "ping", 4);
     CHECK_EQ(spin_to_the_end(), ZC_SPIN_HIT);
     CHECK_EQ(zc_engine_counters(engine)->spin_hits, 1);
@@ -83,9 +99,9 @@ static void a_spin_finds_what_arrives(void) {
 /* A long spin hands the thread back in between: the host loop's timers stay live. */
 static void a_long_spin_comes_in_slices(void) {
     set_up(UINT32_MAX, 0);
-    zc_engine_settle(engine);
-    receive_after(0);
-    CHECK_EQ(zc_engine_settle(engine), ZC_SPIN);
+    settle();
+    answer_after(0);
+    CHECK_EQ(settle(), ZC_SPIN);
     CHECK_EQ(zc_engine_spin(engine), ZC_SPIN_AGAIN);
     CHECK_EQ(zc_engine_spin(engine), ZC_SPIN_AGAIN);
     tear_down();
@@ -95,8 +111,8 @@ static void a_long_spin_comes_in_slices(void) {
 static void a_slow_server_never_spins(void) {
     set_up(1000, 1);
     for (int i = 0; i < 20; i++) {
-        CHECK_EQ(zc_engine_settle(engine), 0);
-        receive_after(20000);
+        CHECK_EQ(settle(), 0);
+        answer_after(20000);
     }
     CHECK_EQ(zc_engine_counters(engine)->spins, 0);
     tear_down();
@@ -105,8 +121,8 @@ static void a_slow_server_never_spins(void) {
 /* Rounds of a short wait until a spin is advised again. */
 static int short_waits_until_advised(void) {
     for (int rounds = 1;; rounds++) {
-        receive_after(10000);
-        if (zc_engine_settle(engine) == ZC_SPIN) {
+        answer_after(10000);
+        if (settle() == ZC_SPIN) {
             return rounds;
         }
     }
@@ -114,7 +130,7 @@ static int short_waits_until_advised(void) {
 
 static void each_miss_doubles_the_pause(void) {
     set_up(5 * 1000 * 1000, 1);
-    CHECK_EQ(zc_engine_settle(engine), 0);
+    CHECK_EQ(settle(), 0);
     int rounds = short_waits_until_advised();
     for (int miss = 0; miss < 4; miss++) {
         CHECK_EQ(spin_to_the_end(), ZC_SPIN_MISS);
@@ -128,16 +144,40 @@ static void each_miss_doubles_the_pause(void) {
     tear_down();
 }
 
+/* Who is not asked answers nothing: being woken more often would only cost. */
+static void a_stream_that_only_receives_never_spins(void) {
+    set_up(20000, 0);
+    for (int i = 0; i < 10; i++) {
+        CHECK_EQ(settle(), 0);
+        receive_after(5000);
+    }
+    CHECK_EQ(zc_engine_counters(engine)->spins, 0);
+    tear_down();
+}
+
+/* A batch without a wait before it is followed by one more look, and only one. */
+static void an_eager_look_that_finds_nothing_is_the_last(void) {
+    set_up(0, 0);
+    settle();
+    receive_after(0);
+    if (zc_engine_settle(engine) == ZC_EAGER) {
+        CHECK_EQ(zc_engine_poll(engine), 0);
+        CHECK_EQ(zc_engine_settle(engine), 0);
+    }
+    tear_down();
+}
+
 static void a_hit_ends_the_pause(void) {
     set_up(5 * 1000 * 1000, 1);
-    CHECK_EQ(zc_engine_settle(engine), 0);
+    CHECK_EQ(settle(), 0);
     short_waits_until_advised();
     CHECK_EQ(spin_to_the_end(), ZC_SPIN_MISS);
     short_waits_until_advised();
     send_all(connection.peer, "x", 1);
     CHECK_EQ(spin_to_the_end(), ZC_SPIN_HIT);
     expect_record(engine, slot, ZC_DATA);
-    CHECK_EQ(zc_engine_settle(engine), ZC_SPIN);
+    CHECK_EQ(zc_send(engine, slot, "y", 1), 1);
+    CHECK_EQ(settle(), ZC_SPIN);
     tear_down();
 }
 
@@ -148,6 +188,8 @@ int main(void) {
         {"a spin finds what arrives", a_spin_finds_what_arrives},
         {"a long spin comes in slices", a_long_spin_comes_in_slices},
         {"a slow server never spins", a_slow_server_never_spins},
+        {"a stream that only receives", a_stream_that_only_receives_never_spins},
+        {"an eager look that finds nothing", an_eager_look_that_finds_nothing_is_the_last},
         {"each miss doubles the pause", each_miss_doubles_the_pause},
         {"a hit ends the pause", a_hit_ends_the_pause},
     };

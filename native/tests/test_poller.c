@@ -75,13 +75,74 @@ static void a_stream_longer_than_the_scratch_area_arrives_whole(void) {
             send(connection.peer, sent + written, SIZE - written, MSG_DONTWAIT | MSG_NOSIGNAL);
         CHECK(sent_now >= 0 || errno == EAGAIN);
         written += sent_now > 0 ? (size_t)sent_now : 0;
-        zc_event event = expect_record(engine, slot, ZC_DATA);
-        CHECK(event.result > 0);
-        memcpy(got + done, zc_engine_scratch(engine) + event.offset, (size_t)event.result);
-        done += (size_t)event.result;
+        done += take_data(engine, slot, got + done);
     }
     CHECK(memcmp(sent, got, SIZE) == 0);
     CHECK_EQ(zc_conn_counters(engine, slot)->bytes_received, SIZE);
+    zc_engine_free(engine);
+    close_pair(connection);
+}
+
+/* After one large message, the size of the next is told before it is received. */
+static void a_large_message_can_be_received_into_its_own_memory(void) {
+    enum { LARGE = 20 * 1000 };
+    static char sent[LARGE], got[LARGE];
+    pair connection = unix_pair();
+    zc_engine *engine = new_engine();
+    uint32_t slot = add(engine, connection.ours, ZC_MODE_DATA);
+    fill_pattern(sent, LARGE, 10);
+    send_all(connection.peer, sent, LARGE);
+    CHECK_EQ(expect_record(engine, slot, ZC_DATA).result, LARGE);
+    send_all(connection.peer, sent, LARGE);
+    CHECK_EQ(expect_record(engine, slot, ZC_SIZED).result, LARGE);
+    CHECK_EQ(zc_recv_sized(engine, slot, got, LARGE), LARGE);
+    CHECK(memcmp(sent, got, LARGE) == 0);
+    expect_quiet(engine);
+    send_all(connection.peer, "small", 5);
+    CHECK_EQ(expect_record(engine, slot, ZC_DATA).result, 5);
+    zc_engine_free(engine);
+    close_pair(connection);
+}
+
+/* What came after the size was told is announced by its own edge. */
+static void bytes_after_a_told_size_are_announced(void) {
+    enum { LARGE = 20 * 1000 };
+    static char sent[LARGE], got[LARGE];
+    pair connection = tcp_pair();
+    zc_engine *engine = new_engine();
+    uint32_t slot = add(engine, connection.ours, ZC_MODE_DATA);
+    size_t pending = 0, told = 0;
+    while (told == 0) {
+        send_all(connection.peer, sent, LARGE);
+        pending += LARGE;
+        zc_event event = poll_one(engine);
+        CHECK(event.what == ZC_DATA || event.what == ZC_SIZED);
+        told = event.what == ZC_SIZED ? (size_t)event.result : 0;
+        pending -= (size_t)event.result;
+    }
+    send_all(connection.peer, "more", 4);
+    CHECK_EQ(zc_recv_sized(engine, slot, got, told), told);
+    size_t last = 0;
+    for (pending += 4; pending > 0; pending -= last) {
+        last = take_data(engine, slot, got);
+    }
+    CHECK(last >= 4 && memcmp(got + last - 4, "more", 4) == 0);
+    zc_engine_free(engine);
+    close_pair(connection);
+}
+
+static void a_told_size_of_a_removed_connection_is_refused(void) {
+    enum { LARGE = 20 * 1000 };
+    static char bytes[LARGE];
+    pair connection = unix_pair();
+    zc_engine *engine = new_engine();
+    uint32_t slot = add(engine, connection.ours, ZC_MODE_DATA);
+    send_all(connection.peer, bytes, LARGE);
+    expect_record(engine, slot, ZC_DATA);
+    send_all(connection.peer, bytes, LARGE);
+    expect_record(engine, slot, ZC_SIZED);
+    CHECK_EQ(zc_conn_remove(engine, slot), 0);
+    CHECK_EQ(zc_recv_sized(engine, slot, bytes, LARGE), -EBADF);
     zc_engine_free(engine);
     close_pair(connection);
 }
@@ -275,6 +336,9 @@ int main(void) {
         {"received bytes lie in the scratch area", received_bytes_lie_in_the_scratch_area},
         {"several connections share a batch", several_connections_share_a_batch_without_overlap},
         {"a long stream arrives whole", a_stream_longer_than_the_scratch_area_arrives_whole},
+        {"a large message", a_large_message_can_be_received_into_its_own_memory},
+        {"bytes after a told size", bytes_after_a_told_size_are_announced},
+        {"a told size of a removed one", a_told_size_of_a_removed_connection_is_refused},
         {"buffered mode asks the caller", buffered_mode_asks_the_caller_to_receive},
         {"bytes left behind are announced again", bytes_left_behind_are_announced_again},
         {"the mode can change", the_mode_can_change_between_batches},
