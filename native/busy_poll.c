@@ -6,16 +6,22 @@
  * gains by asking again before it sleeps, and one whose next message is far
  * away only burns its processor.
  *
- * Rule: spin only when the last wait was short and something was sent since the
- * one before, for then an answer is due (a one-way stream gains nothing: being
- * woken more often for less each time costs CPU); bound each spin by max_ns
- * counted from the end of the batch; after a miss sit out twice as many short
- * waits as after the one before, up to SIT_OUT_MAX, so that the share of time
+ * Rule: whether it pays is tried, not believed.  A few short waits are slept
+ * through and measured, a few are spun through and measured, and the better way
+ * is kept for a while.  (Spinning loses where sleeping is cheap, as when the
+ * scheduler has put both peers on one processor.)  Each spin is bounded by max_ns
+ * counted from the end of the batch.  A long wait, or a spin that found nothing,
+ * begins the trial anew, and after such a miss twice as many short waits are sat
+ * out as after the one before, up to SIT_OUT_MAX, so that the share of time
  * lost to misses goes to nothing.  A measured wait contains the wake-up
  * itself, which spinning removes, so waits up to SLEEP_FACTOR * max_ns count
- * as short.  Waits below ALREADY_THERE_NS were no waits: the next message had
- * come before we looked, and sleeping never happens; there, one more look (eager)
- * saves the way through the host loop, until a look finds nothing.
+ * as short.  Only waits for an answer count: something was sent since the batch
+ * before.  (A one-way stream gains nothing: being woken more often for
+ * less each time costs CPU.)
+ *
+ * Waits below ALREADY_THERE_NS were no waits: the next message had come before we
+ * looked.  There one more look (eager) saves the way through the host loop,
+ * until a look finds nothing.
  * Rejected: spinning inside the wait (timers and other descriptors of the host
  * loop would starve); a fixed spin (an idle server would cost CPU).
  */
@@ -29,7 +35,11 @@ enum {
     ALREADY_THERE_NS = 3 * 1000,
     SLEEP_FACTOR = 2,
     RESTS = 16, /* a few hundred nanoseconds */
-    SIT_OUT_MAX = 1024
+    SIT_OUT_MAX = 1024,
+    TRIAL = 8,            /* waits measured each way */
+    KEEP_SPINNING = 512,  /* waits until the next trial */
+    KEEP_SLEEPING = 8192, /* the same where spinning has lost */
+    BETTER_PERCENT = 75   /* spinning has won when its waits were at most so long */
 };
 
 static uint64_t now_ns(void) {
@@ -41,6 +51,44 @@ static uint64_t now_ns(void) {
 int zc_engine_set_spin(zc_engine *engine, uint32_t max_nanoseconds, int adaptive) {
     engine->spin = (zc_spin){.max_ns = max_nanoseconds, .adaptive = adaptive != 0};
     return 0;
+}
+
+static void begin_trial(zc_spin *spin) {
+    spin->phase = ZC_SPIN_TRY_SLEEP;
+    spin->waits = 0;
+    spin->total_ns[0] = spin->total_ns[1] = 0;
+    spin->wanted = false;
+}
+
+/* A short wait for an answer is over. */
+static void judge(zc_spin *spin, uint64_t waited) {
+    if (spin->spinning) {
+        spin->misses = 0;
+    }
+    spin->waits++;
+    switch (spin->phase) {
+    case ZC_SPIN_TRY_SLEEP:
+        spin->total_ns[0] += waited;
+        if (spin->waits == TRIAL) {
+            spin->phase = ZC_SPIN_TRY_SPIN;
+            spin->waits = 0;
+            spin->wanted = true;
+        }
+        break;
+    case ZC_SPIN_TRY_SPIN:
+        spin->total_ns[1] += waited;
+        if (spin->waits == TRIAL) {
+            spin->phase = ZC_SPIN_KEEP;
+            spin->waits = 0;
+            spin->wanted = spin->total_ns[1] * 100 <= spin->total_ns[0] * BETTER_PERCENT;
+        }
+        break;
+    case ZC_SPIN_KEEP:
+        if (spin->waits == (spin->wanted ? KEEP_SPINNING : KEEP_SLEEPING)) {
+            begin_trial(spin);
+        }
+        break;
+    }
 }
 
 /* Called by the poll that found records: judges the wait that has just ended. */
@@ -57,16 +105,12 @@ void zc_spin_woke(zc_engine *engine) {
     }
     if (!spin->adaptive) {
         spin->wanted = true;
-    } else if (spin->spinning) {
-        spin->wanted = true;
-        spin->misses = 0;
     } else if (waited > SLEEP_FACTOR * spin->max_ns) {
-        spin->wanted = false;
-    } else if (spin->sit_out > 0) {
+        begin_trial(spin);
+    } else if (spin->sit_out > 0 && !spin->spinning) {
         spin->sit_out--;
-        spin->wanted = false;
-    } else {
-        spin->wanted = waited > ALREADY_THERE_NS;
+    } else if (spin->answer_due) {
+        judge(spin, waited);
     }
     spin->spinning = false;
 }
@@ -83,9 +127,9 @@ int zc_engine_settle(zc_engine *engine) {
         return ZC_EAGER;
     }
     spin->idle_since_ns = now_ns();
-    bool answer_due = engine->sends != spin->sends_seen;
+    spin->answer_due = engine->sends != spin->sends_seen;
     spin->sends_seen = engine->sends;
-    spin->spinning = spin->wanted && answer_due;
+    spin->spinning = spin->wanted && spin->answer_due;
     return spin->spinning ? ZC_SPIN : 0;
 }
 
@@ -93,7 +137,7 @@ static int missed(zc_engine *engine) {
     zc_spin *spin = &engine->spin;
     engine->stats.spin_misses++;
     spin->spinning = false;
-    spin->wanted = false;
+    begin_trial(spin);
     if (spin->misses < 31) {
         spin->misses++;
     }

@@ -70,7 +70,11 @@ typedef struct {
     bool adaptive;
     bool wanted;     /* the last waits say that polling pays */
     bool eager;      /* the last wait was none: more may be there again */
-    uint64_t sends_seen; /* engine's count of sends at the last settle */
+    bool answer_due; /* something was sent before this wait */
+    enum { ZC_SPIN_TRY_SLEEP, ZC_SPIN_TRY_SPIN, ZC_SPIN_KEEP } phase;
+    uint32_t waits;       /* in this phase */
+    uint64_t total_ns[2]; /* of the trial's waits: slept through, spun through */
+    uint64_t sends_seen;  /* engine's count of sends at the last settle */
     bool spinning;   /* a spin is under way since idle_since_ns */
     uint64_t idle_since_ns; /* when the last batch was settled; 0: not idle */
     uint32_t misses;        /* in a row */

@@ -12,6 +12,9 @@ __all__ = ["Config"]
 RECEIVE_MODES = ("auto", "copy", "map")
 SEND_MODES = ("auto", "copy", "zerocopy")
 SWITCHES = ("off", "on")
+NOT_BUILT = {"receive": "map", "send": "zerocopy", "friends": "on"}
+"""Values that are valid but do nothing yet; a loop that is given one warns."""
+
 MAX_BUSY_POLL_US = 1000
 MIN_ARENA_BYTES = 2 * 1024 * 1024
 

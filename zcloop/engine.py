@@ -332,10 +332,12 @@ class Engine:
 
     # -- seeing what happens --------------------------------------------------
 
-    def counters(self) -> dict[str, Any]:
+    def counters(self) -> dict[str, int]:
         """The engine's own counts, by name."""
         stats = lib.zc_engine_counters(self.c)
-        return {name: int(getattr(stats, name)) for name, _ in _ENGINE_FIELDS}
+        counters = {name: int(getattr(stats, name)) for name, _ in _ENGINE_FIELDS}
+        counters["connections"] = sum(owner is not None for owner in self.owners)
+        return counters
 
     def conn_counters(self, slot: int) -> bytes:
         """One connection's counts, as :meth:`ConnStats.from_native` reads them."""

@@ -12,17 +12,19 @@ import contextvars
 import os
 import socket
 import ssl
+import warnings
 from asyncio.log import logger
 from collections.abc import Callable
 from typing import Any
 
 import uvloop
 
-from .config import Config
-from .engine import Engine
-from .fast_streams import fast_factory
+from .config import NOT_BUILT, Config
+from .engine import Engine, lib
+from .fast_streams import fast_factory, upgrade_process
 from .sendfile import send_file
 from .server import Listener
+from .stats import LoopStats
 from .stdlib import StdlibMethods
 from .tls import TlsProtocol, start_tls
 from .transport import StreamTransport
@@ -53,6 +55,7 @@ class EventLoop(StdlibMethods, uvloop.Loop):  # type: ignore[misc]
 
     def __init__(self, config: Config | None = None) -> None:
         super().__init__()
+        _apply(self._config)
         self._engine: Engine | None = None
         self._listeners: dict[int, Listener] = {}
         self._transports_by_fd: dict[int, StreamTransport] = {}
@@ -382,7 +385,44 @@ class EventLoop(StdlibMethods, uvloop.Loop):  # type: ignore[misc]
         """As asyncio's: :exc:`ValueError` for a command that isn't a string."""
         if not isinstance(cmd, (bytes, str)):
             raise ValueError("cmd must be a string")
-        return await super().subprocess_shell(protocol_factory, cmd, **kwargs)
+        return self._fast_pipes(await super().subprocess_shell(protocol_factory, cmd, **kwargs))
+
+    async def subprocess_exec(self, protocol_factory: Any, *args: Any, **kwargs: Any) -> Any:
+        """As uvloop's; the readers of asyncio's own process streams become fast ones."""
+        return self._fast_pipes(await super().subprocess_exec(protocol_factory, *args, **kwargs))
+
+    def _fast_pipes(self, made: tuple[Any, Any]) -> tuple[Any, Any]:
+        if self._config.fast_streams:
+            upgrade_process(made[1])
+        return made
+
+    # -- seeing what happens --------------------------------------------------
+
+    def zcloop_stats(self) -> LoopStats:
+        """The counters of this loop's engine, as of now."""
+        engine = self._engine
+        return LoopStats() if engine is None else LoopStats(**engine.counters())
+
+
+_KEEP_BLOCKS_TO = 64 * 1024 * 1024
+_KEEP_FREE_TO = 256 * 1024 * 1024
+
+
+def _apply(config: Config) -> None:
+    """What a configuration says about the process, and what of it can't be had."""
+    if config.tune_malloc and lib.zc_tune_malloc(_KEEP_BLOCKS_TO, _KEEP_FREE_TO):
+        warnings.warn(
+            "tune_malloc=True has no effect: this process's malloc isn't glibc's",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+    for name, value in NOT_BUILT.items():
+        if getattr(config, name) == value:
+            warnings.warn(
+                f"{name}={value!r} has no effect in this version of zcloop, which copies",
+                RuntimeWarning,
+                stacklevel=4,
+            )
 
 
 def _remember_addresses(tls: TlsProtocol, transport: StreamTransport) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import struct
 
-__all__ = ["ConnStats"]
+__all__ = ["ConnStats", "LoopStats"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,3 +34,24 @@ class ConnStats:
         values = struct.unpack(f"={len(counters) // 8}Q", counters)
         names = (field.name for field in dataclasses.fields(cls))
         return cls(**dict(zip(names, values, strict=False)))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoopStats:
+    """A loop's counters since its first connection.
+
+    ``polls`` counts looks at the sockets, ``empty_polls`` those that found nothing,
+    ``events`` what the others found; ``spins`` counts slices of polling before sleeping,
+    ``spin_hits`` those that found something and ``spin_misses`` polls that were given up;
+    ``connections`` is how many descriptors are watched now, listeners included.
+    """
+
+    polls: int = 0
+    empty_polls: int = 0
+    events: int = 0
+    accepts: int = 0
+    accept_errors: int = 0
+    spins: int = 0
+    spin_hits: int = 0
+    spin_misses: int = 0
+    connections: int = 0
