@@ -28,13 +28,14 @@ from .stats import LoopStats
 from .stdlib import StdlibMethods
 from .tls import TlsProtocol, start_tls
 from .transport import StreamTransport
+from .watch import WatchMethods
 
 __all__ = ["EventLoop"]
 
 _Protocol = asyncio.BaseProtocol
 
 
-class EventLoop(StdlibMethods, uvloop.Loop):  # type: ignore[misc]
+class EventLoop(StdlibMethods, WatchMethods, uvloop.Loop):  # type: ignore[misc]
     """A :class:`uvloop.Loop` whose TCP and unix streams are zcloop's.
 
     ``config`` defaults to :meth:`Config.from_env`, which raises
@@ -85,7 +86,10 @@ class EventLoop(StdlibMethods, uvloop.Loop):  # type: ignore[misc]
             if self.is_closed():
                 raise RuntimeError("Event loop is closed")
             engine = self._engine = Engine(
-                super().add_reader, super().remove_reader, self.call_soon, self._config.busy_poll
+                super(WatchMethods, self).add_reader,
+                super(WatchMethods, self).remove_reader,
+                self.call_soon,
+                self._config.busy_poll,
             )
         return engine
 
@@ -98,10 +102,7 @@ class EventLoop(StdlibMethods, uvloop.Loop):  # type: ignore[misc]
         for listener in self._listeners.values():
             listener.close()
         self._listeners.clear()
-        for handles in self._watched:
-            for handle in handles.values():
-                handle.cancel()
-            handles.clear()
+        self._forget_watched()
         if self._engine is not None:
             self._engine.close()
         super().close()
@@ -260,84 +261,6 @@ class EventLoop(StdlibMethods, uvloop.Loop):  # type: ignore[misc]
             raise asyncio.SendfileNotAvailableError("sendfile syscall is not supported")
         return await send_file(transp, file, offset, count)
 
-    # -- watching descriptors -------------------------------------------------
-
-    def _ensure_fd_no_transport(self, fd: Any) -> None:
-        fileno = _fileno(fd)
-        transport = self._transports_by_fd.get(fileno)
-        if transport is not None and not transport.is_closing():
-            raise RuntimeError(f"File descriptor {fd!r} is used by transport {transport!r}")
-
-    def _watch(
-        self, which: int, fileobj: Any, callback: Callable[..., object], args: tuple[Any, ...]
-    ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self)
-
-        def ready() -> None:
-            # uvloop polls once more after stop(); the descriptor is still ready at the next run.
-            if not self._stopping:
-                handle._run()
-
-        add = super().add_writer if which else super().add_reader
-        add(fileobj, ready)
-        handles = self._watched[which]
-        fileno = _fileno(fileobj)
-        old = handles.get(fileno)
-        if old is not None:
-            old.cancel()
-        handles[fileno] = handle
-        return handle
-
-    def _unwatch(self, which: int, fileobj: Any) -> bool:
-        handle = self._watched[which].pop(_fileno(fileobj), None)
-        remove = super().remove_writer if which else super().remove_reader
-        remove(fileobj)
-        if handle is None:
-            return False
-        handle.cancel()
-        return True
-
-    def _add_reader(self, fd: Any, callback: Callable[..., object], *args: Any) -> asyncio.Handle:
-        return self._watch(0, fd, callback, args)
-
-    def _add_writer(self, fd: Any, callback: Callable[..., object], *args: Any) -> asyncio.Handle:
-        return self._watch(1, fd, callback, args)
-
-    def add_reader(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:
-        """Call back when ``fd`` is readable; refused for a descriptor that a transport owns."""
-        self._ensure_fd_no_transport(fd)
-        self._watch(0, fd, callback, args)
-
-    def add_writer(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:
-        """Call back when ``fd`` is writable; refused for a descriptor that a transport owns."""
-        self._ensure_fd_no_transport(fd)
-        self._watch(1, fd, callback, args)
-
-    def remove_reader(self, fd: Any) -> bool:
-        """Undo :meth:`add_reader`; whether there was one."""
-        self._ensure_fd_no_transport(fd)
-        return self._unwatch(0, fd)
-
-    def remove_writer(self, fd: Any) -> bool:
-        """Undo :meth:`add_writer`; whether there was one."""
-        self._ensure_fd_no_transport(fd)
-        return self._unwatch(1, fd)
-
-    def sock_recv(self, sock: socket.socket, nbytes: int) -> Any:
-        """Receive from a socket; refused for one that a transport owns."""
-        self._ensure_fd_no_transport(sock)
-        return super().sock_recv(sock, nbytes)
-
-    def sock_recv_into(self, sock: socket.socket, buf: Any) -> Any:
-        """Receive from a socket into a buffer; refused for one that a transport owns."""
-        self._ensure_fd_no_transport(sock)
-        return super().sock_recv_into(sock, buf)
-
-    def sock_sendall(self, sock: socket.socket, data: Any) -> Any:
-        """Send to a socket; refused for one that a transport owns."""
-        self._ensure_fd_no_transport(sock)
-        return super().sock_sendall(sock, data)
-
     # -- running --------------------------------------------------------------
 
     def run_until_complete(self, future: Any) -> Any:
@@ -429,15 +352,6 @@ def _remember_addresses(tls: TlsProtocol, transport: StreamTransport) -> None:
     """Let a TLS connection's addresses outlive it, as a plain connection's do."""
     for name in ("sockname", "peername"):
         tls._extra.setdefault(name, transport.get_extra_info(name))
-
-
-def _fileno(fileobj: Any) -> int:
-    if isinstance(fileobj, int):
-        return fileobj
-    try:
-        return int(fileobj.fileno())
-    except (AttributeError, TypeError, ValueError):
-        raise ValueError(f"Invalid file object: {fileobj!r}") from None
 
 
 def _remove_socket_file(path: str, inode: int | None) -> None:
