@@ -1,0 +1,51 @@
+"""Compiles the load generator and the bare C server on first use, and when a source has changed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+NATIVE = Path(__file__).parent / "native"
+BUILD = Path(__file__).parent / ".build"
+FLAGS = ["-std=c11", "-O2", "-g", "-Wall", "-Wextra", "-Werror"]
+C_SERVER = "cecho.c"
+
+
+class BuildError(Exception):
+    """No compiler, or it refused; the message says what to do."""
+
+
+def compiler() -> str:
+    found = os.environ.get("CC") or shutil.which("gcc") or shutil.which("cc")
+    if not found:
+        raise BuildError("the benchmarks need a C compiler: install gcc, or set CC")
+    return found
+
+
+def _compile(name: str, sources: list[Path]) -> Path:
+    """Built beside its final name and renamed, so that two harnesses may build at once."""
+    output = BUILD / name
+    inputs = [*sources, *NATIVE.glob("*.h"), Path(__file__)]
+    if output.exists() and output.stat().st_mtime > max(p.stat().st_mtime for p in inputs):
+        return output
+    BUILD.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
+        temporary = Path(scratch) / name
+        command = [compiler(), *FLAGS, *map(str, sources), "-o", str(temporary)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise BuildError(f"{' '.join(command)}\n{done.stderr}")
+        temporary.rename(output)
+    return output
+
+
+def loadgen() -> Path:
+    sources = sorted(p for p in NATIVE.glob("*.c") if p.name != C_SERVER)
+    return _compile("loadgen", sources)
+
+
+def c_server() -> Path:
+    return _compile("cecho", [NATIVE / C_SERVER])

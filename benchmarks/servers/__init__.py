@@ -1,0 +1,1 @@
+"""The servers under test: ordinary asyncio programs, the same on every loop."""
