@@ -42,7 +42,7 @@ types: $(ready)-lint
 	$(bin)/mypy
 
 conformance: $(ready)
-	$(bin)/python -m tests.conformance $(ARGS)
+	$(bin)/python -m tests.conformance --compare uvloop $(ARGS)
 
 dist: $(ready)
 	$(bin)/python -m build --outdir dist .
@@ -77,8 +77,8 @@ clean:
 # One sentence for each thing that may be missing.
 check-tools:
 	@test "$$(uname -s)" = Linux || $(call missing,this system is $$(uname -s) and zcloop needs Linux; use uvloop or asyncio here)
-	@command -v $(PYTHON) >/dev/null || $(call missing,'$(PYTHON)' was not found; install Python 3.11 or newer or name one with PYTHON=...)
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || $(call missing,'$(PYTHON)' is Python $(version) and zcloop needs 3.11 or newer; name one with PYTHON=...)
+	@command -v $(PYTHON) >/dev/null || $(call missing,'$(PYTHON)' was not found; install Python 3.11 or newer or name one with PYTHON=path)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || $(call missing,'$(PYTHON)' is Python $(version) and zcloop needs 3.11 or newer; name one with PYTHON=path)
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || $(call missing,'$(PYTHON)' has no venv module; install it (Debian and Ubuntu: apt install python3-venv))
 	@$(PYTHON) -c 'import os, sys, sysconfig as s; sys.exit(not os.path.exists(os.path.join(s.get_path("include"), "Python.h")))' || $(call missing,the C header Python.h of '$(PYTHON)' was not found; install it (Debian and Ubuntu: apt install python3-dev))
 	@command -v $${CC:-cc} >/dev/null || command -v gcc >/dev/null || command -v clang >/dev/null || $(call missing,no C compiler was found; install one (Debian and Ubuntu: apt install gcc libc6-dev) or set CC)

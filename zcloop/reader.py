@@ -234,12 +234,13 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
             self._paused = False
             self._transport.resume_reading()
 
-    async def _wait(self, name: str, need: int = 0) -> None:
+    async def _wait_for_data(self, func_name: str, need: int = 0) -> None:
         """Wait until more arrives and at least `need` bytes are queued, or for the end of file.
 
         Raises what `_before_waiting` raises, and what `set_exception` sets.
         """
-        self._before_waiting(name)
+        assert not self._eof, "_wait_for_data after EOF"
+        self._before_waiting(func_name)
         self._need = need
         waiter = self._waiter = self._loop.create_future()
         try:
@@ -412,7 +413,7 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
                 self._maybe_resume_transport()
                 if self._eof:
                     break
-                await self._wait("read")
+                await self._wait_for_data("read")
             return collected._take_all()
         except BaseException:
             if collected._head:
@@ -477,7 +478,7 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
                     if await self._fill_up(transport, data, n):
                         return data
                     continue
-            # `_wait`, written out: this is where small requests spend their time.
+            # `_wait_for_data`, written out: this is where small requests spend their time.
             if self._paused or self._waiter is not None or self._exception is not None:
                 self._before_waiting("readexactly")
             self._need = n
@@ -508,7 +509,7 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
             if self._fill is not None and self._unfill():
                 return _copy_into(view, await super().read(len(view)))
             if not self._head and not self._eof:
-                await self._wait("readinto")
+                await self._wait_for_data("readinto")
                 if self._fill is not None and self._unfill():
                     return _copy_into(view, await super().read(len(view)))
 
@@ -547,7 +548,7 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
                 if await self._fill_up(transport, view, n):
                     return n
             else:
-                await self._wait("readinto_exactly", n)
+                await self._wait_for_data("readinto_exactly", n)
 
     async def readview(self, n: int) -> memoryview:
         """Exactly `n` bytes as a read-only view, which may be kept. Raises what `readexactly` does."""
@@ -631,7 +632,7 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
             if self._eof:
                 raise exceptions.IncompleteReadError(self._remove(size), None)
             head, pos = self._head, self._pos
-            await self._wait("readuntil")
+            await self._wait_for_data("readuntil")
             if self._head is not head or self._pos != pos:
                 offset = 0  # somebody else has read: what was looked at has moved
 

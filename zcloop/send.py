@@ -231,10 +231,10 @@ class SendHalf:
         """Offer the queue to the kernel until it is empty or the kernel is full."""
         queue = self._need_queue()
         while queue:
-            if len(queue) == 1 and not self._head and type(queue[0]) is bytes:
-                size = asked = self._queued
-                send = _send if size <= GIL_HELD_MAX else lib.zc_send_nogil
-                sent = send(self._c, self._slot, queue[0], size)
+            if len(queue) == 1:
+                asked = self._queued
+                send = _send if asked <= GIL_HELD_MAX else lib.zc_send_nogil
+                sent = send(self._c, self._slot, _from_buffer(queue[0]) + self._head, asked)
             else:
                 asked, sent = self._send_vector()
             if sent < 0:

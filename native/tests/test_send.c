@@ -144,6 +144,21 @@ static void a_reset_wakes_a_blocked_writer(void) {
     close(connection.ours);
 }
 
+static void shutting_down_ends_the_peer_s_stream_and_keeps_ours(void) {
+    pair connection = tcp_pair();
+    zc_engine *engine = new_engine();
+    uint32_t slot = add(engine, connection.ours, ZC_MODE_DATA);
+    CHECK_EQ(zc_send(engine, slot, "end", 3), 3);
+    CHECK_EQ(zc_shutdown_write(engine, slot), 0);
+    receive_all(connection.peer, got, 3);
+    CHECK_EQ(recv(connection.peer, got, 1, 0), 0);
+    send_all(connection.peer, "answer", 6);
+    CHECK_EQ(expect_record(engine, slot, ZC_DATA).result, 6);
+    CHECK_EQ(zc_send(engine, slot, "x", 1), -EPIPE);
+    zc_engine_free(engine);
+    close_pair(connection);
+}
+
 static int memory_file(size_t size) {
     int file = memfd_create("test", MFD_CLOEXEC);
     CHECK(file >= 0);
@@ -224,6 +239,7 @@ int main(void) {
         {"the longest vector", the_longest_vector_is_accepted},
         {"sending to a peer that reset", sending_to_a_peer_that_reset_is_an_error},
         {"a reset wakes a blocked writer", a_reset_wakes_a_blocked_writer},
+        {"shutting down", shutting_down_ends_the_peer_s_stream_and_keeps_ours},
         {"a part of a file", a_part_of_a_file_is_sent},
         {"a file larger than the room", a_file_larger_than_the_socket_s_room_arrives_whole},
         {"a file that cannot be sent", a_file_that_cannot_be_sent_is_an_error},
