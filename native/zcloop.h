@@ -145,6 +145,9 @@ int64_t zc_sendfile(zc_engine *engine, uint32_t slot, int in_fd, int64_t offset,
 int zc_iov_max(void);
 int zc_shutdown_write(zc_engine *engine, uint32_t slot);
 
+/* malloc_tune.c: for the whole process; -ENOSYS where malloc isn't glibc's. */
+int zc_tune_malloc(int mmap_threshold, int trim_threshold);
+
 /* probe.c: tries every feature once and fills ZC_CAPABILITY_COUNT records,
  * always in the same order.  Returns their number, or -EINVAL if capacity is
  * smaller.  Takes a few milliseconds at most and leaves nothing open. */

@@ -12,8 +12,15 @@ __all__ = ["Config"]
 RECEIVE_MODES = ("auto", "copy", "map")
 SEND_MODES = ("auto", "copy", "zerocopy")
 SWITCHES = ("off", "on")
-NOT_BUILT = {"receive": "map", "send": "zerocopy", "friends": "on"}
-"""Values that are valid but do nothing yet; a loop that is given one warns."""
+NOT_BUILT: dict[str, tuple[str, ...]] = {
+    "receive": ("map",),
+    "send": ("zerocopy",),
+    "zerocopy_threshold": (),
+    "friends": ("on",),
+    "arena_bytes": (),
+}
+"""Values (none named: any but None) that are valid but do nothing yet; a loop that is
+given one warns."""
 
 MAX_BUSY_POLL_US = 1000
 MIN_ARENA_BYTES = 2 * 1024 * 1024
@@ -41,7 +48,7 @@ class Config:
     busy_poll
         ``"auto"`` polls briefly before sleeping where recent waits were short,
         ``"off"`` never does, a number of microseconds (1 to 1000) does so
-        always, for at most that long.
+        whenever something was sent, for at most that long.
     fast_streams
         Whether plain ``asyncio.open_connection`` and ``start_server`` get the
         reader that fills its result in place.

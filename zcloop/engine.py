@@ -4,9 +4,9 @@ Kernel fact: libuv closes a poll handle on EPOLLERR, and EPOLLERR is how
 zero-copy completions arrive.  So the engine has an epoll instance of its own,
 which the host loop watches as one readable descriptor.
 
-Rule: a wake-up is one call into C, which reads every ready socket into the
-scratch area and makes fixed records; a second call hands them on, the two
-frequent kinds in C (native/binding/dispatch.h), the others here.  Each goes to the one callable that its connection registered for that
+Rule: a wake-up is one call into C, which reads every ready socket, makes fixed
+records and hands on the three kinds that come once a message
+(native/binding/dispatch.h); the rarer ones are left to this file.  Each goes to the one callable that its connection registered for that
 kind: ``sinks`` take received bytes, ``readers`` receive into the protocol's own
 buffer, ``owners`` get everything else.  A connection that pauses, swaps its protocol or closes changes its entries; the
 hot path tests nothing.
@@ -57,7 +57,8 @@ GIL_HELD_MAX = 64 * 1024
 """Bytes up to which a copy or a send is made without releasing the GIL."""
 
 _MAX_ROUNDS = 4
-"""Batches taken in a row before the host loop's other callbacks get a turn."""
+"""Batches that C takes in a row, and times that it is called again after a rare record,
+before the host loop's other callbacks get a turn."""
 
 _FREQUENT = (lib.ZC_DATA, lib.ZC_READABLE, lib.ZC_SIZED)
 _FILLED = lib.ZC_FILLED

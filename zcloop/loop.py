@@ -50,13 +50,13 @@ class EventLoop(StdlibMethods, WatchMethods, uvloop.Loop):  # type: ignore[misc]
             config = Config.from_env()
         elif not isinstance(config, Config):
             raise TypeError(f"config must be a zcloop.Config or None, not {config!r}")
+        _apply(config)
         self: EventLoop = super().__new__(cls)
         self._config = config
         return self
 
     def __init__(self, config: Config | None = None) -> None:
         super().__init__()
-        _apply(self._config)
         self._engine: Engine | None = None
         self._listeners: dict[int, Listener] = {}
         self._transports_by_fd: dict[int, StreamTransport] = {}
@@ -339,10 +339,11 @@ def _apply(config: Config) -> None:
             RuntimeWarning,
             stacklevel=4,
         )
-    for name, value in NOT_BUILT.items():
-        if getattr(config, name) == value:
+    for name, values in NOT_BUILT.items():
+        value = getattr(config, name)
+        if value in values or (not values and value is not None):
             warnings.warn(
-                f"{name}={value!r} has no effect in this version of zcloop, which copies",
+                f"{name}={value!r} has no effect in this version of zcloop",
                 RuntimeWarning,
                 stacklevel=4,
             )

@@ -165,7 +165,7 @@ class SendHalf:
         self._maybe_pause_protocol()
 
     def writelines(self: _Self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
-        """Send the pieces with one vectored call, without joining them.
+        """Send the pieces with one vectored call; only small ones are joined.
 
         Raises like :meth:`write`, and then sends none of them.
         """
