@@ -6,10 +6,11 @@ which the host loop watches as one readable descriptor.
 
 Rule: a wake-up is one call into C, which reads every ready socket, makes fixed
 records and hands on the three kinds that come once a message
-(native/binding/dispatch.h); the rarer ones are left to this file.  Each goes to the one callable that its connection registered for that
-kind: ``sinks`` take received bytes, ``readers`` receive into the protocol's own
-buffer, ``owners`` get everything else.  A connection that pauses, swaps its protocol or closes changes its entries; the
-hot path tests nothing.
+(native/binding/dispatch.h); the rarer ones are left to this file.  Each goes to
+the one callable that its connection registered for that kind: ``sinks`` take
+received bytes, ``readers`` receive into the protocol's own buffer, ``owners`` get
+everything else.  A connection that pauses, swaps its protocol or closes changes
+its entries; the hot path tests nothing.
 
 Rule: small writes made inside a callback are corked in C until the callback has
 returned, so that header and body leave in one segment, and no longer, so that
@@ -25,7 +26,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 try:
     from ._native import ffi, lib
@@ -35,20 +36,10 @@ except ImportError as exc:  # pragma: no cover - a broken installation
         "reinstall with 'pip install --force-reinstall zcloop' on Linux with CPython 3.11 or newer"
     ) from exc
 
-if TYPE_CHECKING:
-    from typing import Protocol
-
-    class Owner(Protocol):
-        """What the engine calls on a connection or listener."""
-
-        def _on_filled(self) -> None: ...
-        def _on_eof(self) -> None: ...
-        def _on_error(self, exc: OSError) -> None: ...
-        def _on_writable(self) -> None: ...
-        def _on_accepted(self, fd: int) -> None: ...
-        def _on_callback_failed(self, callback: str | None, exc: BaseException) -> None: ...
-        def _on_cork_stuck(self, rest: bytes, error: int) -> None: ...
-
+Owner = Any
+"""A connection, which has ``_on_filled``, ``_on_eof``, ``_on_error``, ``_on_writable``,
+``_on_callback_failed`` and ``_on_cork_stuck``, or a listener, which has ``_on_accepted`` and
+``_on_error``."""
 
 __all__ = ["CONN_COUNTERS", "GIL_HELD_MAX", "SCRATCH_BYTES", "Engine", "ffi", "lib", "os_error"]
 
@@ -279,9 +270,7 @@ class Engine:
                         continue
                 if at == count:
                     break
-                at = _dispatch(
-                    c, self._sinks_id, self._readers_id, self._failures_id, at, count
-                )
+                at = _dispatch(c, self._sinks_id, self._readers_id, self._failures_id, at, count)
         except (SystemExit, KeyboardInterrupt):
             # What is left of the batch, and its scratch, must survive them.
             self.batching = False
@@ -321,7 +310,7 @@ class Engine:
             self.unstick()
 
     def unstick(self) -> None:
-        """The kernel didn't take all corked bytes: the connection they belong to queues the rest."""
+        """The kernel didn't take all corked bytes: their connection queues the rest."""
         c = self.c
         slot = lib.zc_cork_slot(c)
         error = lib.zc_cork_error(c)

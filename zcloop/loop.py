@@ -15,7 +15,7 @@ import ssl
 import warnings
 from asyncio.log import logger
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import uvloop
 
@@ -44,14 +44,14 @@ class EventLoop(StdlibMethods, WatchMethods, uvloop.Loop):  # type: ignore[misc]
 
     _config: Config
 
-    def __new__(cls, config: Config | None = None) -> EventLoop:
+    def __new__(cls, config: Config | None = None) -> Self:
         # Before uvloop opens its descriptors, which nobody would close.
         if config is None:
             config = Config.from_env()
         elif not isinstance(config, Config):
             raise TypeError(f"config must be a zcloop.Config or None, not {config!r}")
         _apply(config)
-        self: EventLoop = super().__new__(cls)
+        self = super().__new__(cls)
         self._config = config
         return self
 
@@ -144,8 +144,8 @@ class EventLoop(StdlibMethods, WatchMethods, uvloop.Loop):  # type: ignore[misc]
                 sock.close()
                 raise
 
-        connected: tuple[asyncio.Transport, _Protocol] = (
-            await super()._create_connection_transport(sock, make_or_close, *args, **kwargs)
+        connected: tuple[asyncio.Transport, _Protocol] = await super()._create_connection_transport(
+            sock, make_or_close, *args, **kwargs
         )
         return connected
 
@@ -254,9 +254,7 @@ class EventLoop(StdlibMethods, WatchMethods, uvloop.Loop):  # type: ignore[misc]
 
     # -- hooks: files ---------------------------------------------------------
 
-    async def _sendfile_native(
-        self, transp: Any, file: Any, offset: int, count: int | None
-    ) -> int:
+    async def _sendfile_native(self, transp: Any, file: Any, offset: int, count: int | None) -> int:
         if not isinstance(transp, StreamTransport):
             raise asyncio.SendfileNotAvailableError("sendfile syscall is not supported")
         return await send_file(transp, file, offset, count)

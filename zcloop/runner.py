@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from .config import Config
 from .loop import EventLoop
 
-__all__ = ["EventLoopPolicy", "install", "new_event_loop", "run"]
+__all__ = ["install", "new_event_loop", "run"]
 
 _T = TypeVar("_T")
 

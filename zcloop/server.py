@@ -56,7 +56,7 @@ class Listener:
         self._context = contextvars.copy_context()
         self._resting: Any = None
         self._told = False
-        self._slot = engine.add(sock.fileno(), self, lib.ZC_MODE_LISTEN)  # type: ignore[arg-type]
+        self._slot = engine.add(sock.fileno(), self, lib.ZC_MODE_LISTEN)
 
     def close(self) -> None:
         """Stop accepting; the socket stays its owner's to close."""
@@ -105,4 +105,4 @@ class Listener:
     def _resume(self) -> None:
         self._resting = None
         if self._sock.fileno() >= 0:
-            self._slot = self._engine.add(self._sock.fileno(), self, lib.ZC_MODE_LISTEN)  # type: ignore[arg-type]
+            self._slot = self._engine.add(self._sock.fileno(), self, lib.ZC_MODE_LISTEN)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["WatchMethods"]
 
 
-class WatchMethods(uvloop.Loop):  # type: ignore[misc]
+class WatchMethods(uvloop.Loop):
     """Mixed into the loop, which makes the fields."""
 
     _transports_by_fd: dict[int, StreamTransport]
@@ -68,22 +68,26 @@ class WatchMethods(uvloop.Loop):  # type: ignore[misc]
     def _add_writer(self, fd: Any, callback: Callable[..., object], *args: Any) -> asyncio.Handle:
         return self._watch(1, fd, callback, args)
 
-    def add_reader(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:
+    def add_reader(  # type: ignore[override]
+        self, fd: Any, callback: Callable[..., object], *args: Any
+    ) -> None:
         """Call back when ``fd`` is readable; refused for a descriptor that a transport owns."""
         self._ensure_fd_no_transport(fd)
         self._watch(0, fd, callback, args)
 
-    def add_writer(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:
+    def add_writer(  # type: ignore[override]
+        self, fd: Any, callback: Callable[..., object], *args: Any
+    ) -> None:
         """Call back when ``fd`` is writable; refused for a descriptor that a transport owns."""
         self._ensure_fd_no_transport(fd)
         self._watch(1, fd, callback, args)
 
-    def remove_reader(self, fd: Any) -> bool:
+    def remove_reader(self, fd: Any) -> bool:  # type: ignore[override]
         """Undo :meth:`add_reader`; whether there was one."""
         self._ensure_fd_no_transport(fd)
         return self._unwatch(0, fd)
 
-    def remove_writer(self, fd: Any) -> bool:
+    def remove_writer(self, fd: Any) -> bool:  # type: ignore[override]
         """Undo :meth:`add_writer`; whether there was one."""
         self._ensure_fd_no_transport(fd)
         return self._unwatch(1, fd)
