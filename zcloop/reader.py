@@ -246,12 +246,15 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
         try:
             await waiter
         except BaseException:
-            self._stop_needing()
+            # Data may have come after the cancellation, and another reader then, too: it
+            # waits for what it needs, and the transport must go on.
+            if self._waiter is waiter or self._waiter is None:
+                self._stop_needing()
             raise
         finally:
-            self._need = 0
-            if self._waiter is waiter:  # it is None, or another reader's, if this one was woken
+            if self._waiter is waiter or self._waiter is None:
                 self._waiter = None
+                self._need = 0
 
     def _stop_needing(self) -> None:
         """A read was cancelled that waited for much: what it waited for is a backlog now."""
@@ -486,12 +489,13 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
             try:
                 await waiter
             except BaseException:
-                self._stop_needing()
+                if self._waiter is waiter or self._waiter is None:
+                    self._stop_needing()
                 raise
             finally:
-                self._need = 0
-                if self._waiter is waiter:
+                if self._waiter is waiter or self._waiter is None:
                     self._waiter = None
+                    self._need = 0
 
     async def readinto(self, buf: Any) -> int:
         """Read into `buf` (a writable, contiguous buffer) as soon as there is a byte; how many.
