@@ -271,8 +271,9 @@ class Engine:
                 if at == count:
                     break
                 at = _dispatch(c, self._sinks_id, self._readers_id, self._failures_id, at, count)
-        except (SystemExit, KeyboardInterrupt):
-            # What is left of the batch, and its scratch, must survive them.
+        except BaseException:
+            # SystemExit and KeyboardInterrupt, mostly: what is left of the batch, and its
+            # scratch, must survive them.
             self.batching = False
             if lib.zc_uncork(c):
                 self.unstick()

@@ -106,10 +106,38 @@ zc_engine *new_engine(void) {
     return engine;
 }
 
-uint32_t add(zc_engine *engine, int fd, int mode) {
-    int slot = zc_conn_add(engine, fd, mode, 0);
+/* The slots in use, of the one engine that a test has. */
+static uint32_t slots[1024];
+static size_t slot_count;
+
+uint32_t add_with(zc_engine *engine, int fd, int mode, int flags) {
+    int slot = zc_conn_add(engine, fd, mode, flags);
     CHECK(slot >= 0);
+    CHECK(slot_count < sizeof slots / sizeof slots[0]);
+    slots[slot_count++] = (uint32_t)slot;
     return (uint32_t)slot;
+}
+
+uint32_t add(zc_engine *engine, int fd, int mode) {
+    return add_with(engine, fd, mode, 0);
+}
+
+int forget(zc_engine *engine, uint32_t slot) {
+    for (size_t i = 0; i < slot_count; i++) {
+        if (slots[i] == slot) {
+            slots[i] = slots[--slot_count];
+            return zc_conn_remove(engine, slot);
+        }
+    }
+    CHECK(!"a connection of this engine");
+    return 0;
+}
+
+void free_engine(zc_engine *engine) {
+    while (slot_count > 0) {
+        forget(engine, slots[0]); /* its descriptor may be closed already */
+    }
+    zc_engine_free(engine);
 }
 
 int poll_records(zc_engine *engine) {

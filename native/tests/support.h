@@ -77,6 +77,11 @@ zc_event expect_record(zc_engine *engine, uint32_t slot, uint32_t what);
 /* Receives what the next record, the one of its batch, announces: DATA or SIZED. */
 size_t take_data(zc_engine *engine, uint32_t slot, char *into);
 zc_engine *new_engine(void);
+/* Connections are kept count of, so that free_engine removes those that are left: an
+ * engine goes only with its last connection. */
 uint32_t add(zc_engine *engine, int fd, int mode);
+uint32_t add_with(zc_engine *engine, int fd, int mode, int flags);
+int forget(zc_engine *engine, uint32_t slot);
+void free_engine(zc_engine *engine);
 
 #endif

@@ -19,7 +19,7 @@ static void accepted_descriptors_are_non_blocking_and_not_inherited(void) {
     CHECK(fcntl(fd, F_GETFD) & FD_CLOEXEC);
     CHECK_EQ(zc_engine_counters(engine)->accepts, 1);
     expect_quiet(engine);
-    zc_engine_free(engine);
+    free_engine(engine);
     close(fd);
     close(client);
     close(listener);
@@ -53,7 +53,7 @@ static void a_flood_is_accepted_in_order_over_several_batches(void) {
         }
     }
     CHECK(batches > 1);
-    zc_engine_free(engine);
+    free_engine(engine);
     close(listener);
 }
 
@@ -73,7 +73,7 @@ static void running_out_of_descriptors_is_reported_and_survived(void) {
     CHECK_EQ(event.result, -EMFILE);
     CHECK_EQ(zc_engine_counters(engine)->accept_errors, 1);
     int fd = expect_record(engine, slot, ZC_ACCEPTED).result;
-    zc_engine_free(engine);
+    free_engine(engine);
     close(fd);
     close(client);
     close(listener);

@@ -49,11 +49,11 @@ static void nodelay_is_set_where_it_exists(void) {
     socklen_t size = sizeof value;
     pair tcp = tcp_pair(), local = unix_pair();
     zc_engine *engine = new_engine();
-    CHECK(zc_conn_add(engine, tcp.ours, ZC_MODE_DATA, ZC_CONN_NODELAY) >= 0);
-    CHECK(zc_conn_add(engine, local.ours, ZC_MODE_DATA, ZC_CONN_NODELAY) >= 0);
+    add_with(engine, tcp.ours, ZC_MODE_DATA, ZC_CONN_NODELAY);
+    add_with(engine, local.ours, ZC_MODE_DATA, ZC_CONN_NODELAY);
     CHECK_EQ(getsockopt(tcp.ours, IPPROTO_TCP, TCP_NODELAY, &value, &size), 0);
     CHECK_EQ(value, 1);
-    zc_engine_free(engine);
+    free_engine(engine);
     close_pair(tcp);
     close_pair(local);
 }

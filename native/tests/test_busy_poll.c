@@ -17,7 +17,7 @@ static void set_up(uint32_t max_ns, int adaptive) {
 }
 
 static void tear_down(void) {
-    zc_engine_free(engine);
+    free_engine(engine);
     close_pair(connection);
 }
 

@@ -27,7 +27,7 @@ static batch start_batch(void) {
 }
 
 static void end(batch b) {
-    zc_engine_free(b.engine);
+    free_engine(b.engine);
     close_pair(b.connection);
 }
 
@@ -169,7 +169,7 @@ static void a_peer_that_reset_is_an_error_of_the_cork(void) {
     CHECK_EQ(zc_cork_slot(b.engine), b.slot);
     CHECK_EQ(zc_cork_error(b.engine), -ECONNRESET);
     CHECK_EQ(zc_cork_take(b.engine, rest), 1);
-    zc_engine_free(b.engine);
+    free_engine(b.engine);
     close(b.connection.ours);
 }
 
@@ -195,7 +195,7 @@ static void nothing_is_written_before_the_rest_is_taken(void) {
 static void a_removed_connection_takes_its_corked_bytes_along(void) {
     batch b = start_batch();
     CHECK_EQ(zc_write(b.engine, b.slot, "gone", 4), 4);
-    CHECK_EQ(zc_conn_remove(b.engine, b.slot), 0);
+    CHECK_EQ(forget(b.engine, b.slot), 0);
     CHECK_EQ(zc_cork_slot(b.engine), -1);
     CHECK_EQ(zc_uncork(b.engine), 0);
     expect_nothing_at(b.connection.peer);

@@ -28,7 +28,7 @@ static void what_is_there_already_ends_the_fill_at_once(void) {
     expect_record(engine, slot, ZC_READABLE);
     CHECK_EQ(zc_recv(engine, slot, got, SIZE), 2);
     CHECK(memcmp(got, "ef", 2) == 0);
-    zc_engine_free(engine);
+    free_engine(engine);
     close_pair(connection);
 }
 
@@ -63,7 +63,7 @@ static void a_long_fill_takes_one_record(void) {
         CHECK_EQ(zc_recv(engine, slot, got, SIZE), -EAGAIN);
     }
     expect_quiet(engine);
-    zc_engine_free(engine);
+    free_engine(engine);
     close_pair(connection);
 }
 
@@ -85,7 +85,7 @@ static void a_short_tail_still_ends_the_fill(void) {
     send_all(connection.peer, sent, TAIL);
     expect_record(engine, slot, ZC_FILLED);
     CHECK_EQ(zc_fill_end(engine, slot), 100 * 1024);
-    zc_engine_free(engine);
+    free_engine(engine);
     close_pair(connection);
 }
 
@@ -103,7 +103,7 @@ static void an_unfinished_fill_can_be_taken_back(void) {
     send_all(connection.peer, "d", 1);
     expect_record(engine, slot, ZC_READABLE);
     CHECK_EQ(zc_recv(engine, slot, got, SIZE), 1);
-    zc_engine_free(engine);
+    free_engine(engine);
     close_pair(connection);
 }
 
@@ -122,7 +122,7 @@ static void ending_a_fill_announces_what_it_left(void) {
     }
     CHECK_EQ(done, 5);
     CHECK(memcmp(got, "hello", 5) == 0);
-    zc_engine_free(engine);
+    free_engine(engine);
     close_pair(connection);
 }
 
@@ -137,7 +137,7 @@ static void a_fin_ends_the_fill_and_is_reported_after_it(void) {
     CHECK_EQ(zc_fill_end(engine, slot), 7);
     CHECK(memcmp(got, "partial", 7) == 0);
     expect_record(engine, slot, ZC_EOF);
-    zc_engine_free(engine);
+    free_engine(engine);
     close_pair(connection);
 }
 
@@ -152,7 +152,7 @@ static void a_reset_during_a_fill_is_reported_after_it(void) {
     expect_record(engine, slot, ZC_FILLED);
     CHECK_EQ(zc_fill_end(engine, slot), 0);
     CHECK_EQ(expect_record(engine, slot, ZC_ERROR).result, -ECONNRESET);
-    zc_engine_free(engine);
+    free_engine(engine);
     close(connection.ours);
 }
 
@@ -167,7 +167,7 @@ static void a_reset_before_a_fill_is_reported_after_it(void) {
     CHECK_EQ(zc_fill_end(engine, slot), 0);
     expect_record(engine, slot, ZC_READABLE);
     CHECK_EQ(zc_recv(engine, slot, got, SIZE), -ECONNRESET);
-    zc_engine_free(engine);
+    free_engine(engine);
     close(connection.ours);
 }
 
@@ -182,7 +182,7 @@ static void a_lowat_set_by_hand_holds(void) {
     send_all(connection.peer, "c", 1);
     CHECK_EQ(expect_record(engine, slot, ZC_DATA).result, 3);
     CHECK_EQ(zc_set_lowat(engine, slot, 0), -EINVAL);
-    zc_engine_free(engine);
+    free_engine(engine);
     close_pair(connection);
 }
 

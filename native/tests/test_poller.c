@@ -18,7 +18,7 @@ static void received_bytes_lie_in_the_scratch_area(void) {
     CHECK_EQ(event.result, 5);
     CHECK(memcmp(zc_engine_scratch(engine) + event.offset, "hello", 5) == 0);
     expect_quiet(engine);
-    zc_engine_free(engine);
+    free_engine(engine);
     close_pair(connection);
 }
 
@@ -53,7 +53,7 @@ static void several_connections_share_a_batch_without_overlap(void) {
         received += count;
     }
     expect_quiet(engine);
-    zc_engine_free(engine);
+    free_engine(engine);
     for (int i = 0; i < CONNECTIONS; i++) {
         CHECK_EQ(seen[i], 1);
         close_pair(connections[i]);
@@ -79,7 +79,7 @@ static void a_stream_longer_than_the_scratch_area_arrives_whole(void) {
     }
     CHECK(memcmp(sent, got, SIZE) == 0);
     CHECK_EQ(zc_conn_counters(engine, slot)->bytes_received, SIZE);
-    zc_engine_free(engine);
+    free_engine(engine);
     close_pair(connection);
 }
 
@@ -100,7 +100,7 @@ static void a_large_message_can_be_received_into_its_own_memory(void) {
     expect_quiet(engine);
     send_all(connection.peer, "small", 5);
     CHECK_EQ(expect_record(engine, slot, ZC_DATA).result, 5);
-    zc_engine_free(engine);
+    free_engine(engine);
     close_pair(connection);
 }
 
@@ -127,7 +127,7 @@ static void bytes_after_a_told_size_are_announced(void) {
         last = take_data(engine, slot, got);
     }
     CHECK(last >= 4 && memcmp(got + last - 4, "more", 4) == 0);
-    zc_engine_free(engine);
+    free_engine(engine);
     close_pair(connection);
 }
 
@@ -141,9 +141,9 @@ static void a_told_size_of_a_removed_connection_is_refused(void) {
     expect_record(engine, slot, ZC_DATA);
     send_all(connection.peer, bytes, LARGE);
     expect_record(engine, slot, ZC_SIZED);
-    CHECK_EQ(zc_conn_remove(engine, slot), 0);
+    CHECK_EQ(forget(engine, slot), 0);
     CHECK_EQ(zc_recv_sized(engine, slot, bytes, LARGE), -EBADF);
-    zc_engine_free(engine);
+    free_engine(engine);
     close_pair(connection);
 }
 
@@ -158,7 +158,7 @@ static void buffered_mode_asks_the_caller_to_receive(void) {
     CHECK(memcmp(got, "buffered", 8) == 0);
     CHECK_EQ(zc_recv(engine, slot, got, sizeof got), -EAGAIN);
     expect_quiet(engine);
-    zc_engine_free(engine);
+    free_engine(engine);
     close_pair(connection);
 }
 
@@ -175,7 +175,7 @@ static void bytes_left_behind_are_announced_again(void) {
     expect_record(engine, slot, ZC_READABLE);
     CHECK_EQ(zc_recv(engine, slot, got, sizeof got), 4);
     CHECK(memcmp(got, "5678", 4) == 0);
-    zc_engine_free(engine);
+    free_engine(engine);
     close_pair(connection);
 }
 
@@ -193,7 +193,7 @@ static void the_mode_can_change_between_batches(void) {
     CHECK_EQ(zc_conn_set_mode(engine, slot, ZC_MODE_DATA), 0);
     send_all(connection.peer, "three", 5);
     CHECK_EQ(expect_record(engine, slot, ZC_DATA).result, 5);
-    zc_engine_free(engine);
+    free_engine(engine);
     close_pair(connection);
 }
 
@@ -212,7 +212,7 @@ static void a_paused_connection_is_silent_until_resumed(void) {
     CHECK_EQ(zc_conn_pause(engine, slot), 0);
     CHECK_EQ(zc_conn_resume(engine, slot), 0);
     expect_quiet(engine);
-    zc_engine_free(engine);
+    free_engine(engine);
     close_pair(connection);
 }
 
@@ -228,7 +228,7 @@ static void the_engine_s_descriptor_can_be_watched(void) {
     CHECK_EQ(poll(&entry, 1, -1), 1);
     expect_record(engine, slot, ZC_DATA);
     CHECK_EQ(poll(&entry, 1, 0), 0);
-    zc_engine_free(engine);
+    free_engine(engine);
     close_pair(connection);
 }
 
@@ -238,11 +238,11 @@ static void a_removed_connection_reports_nothing_more(void) {
     uint32_t kept_slot = add(engine, kept.ours, ZC_MODE_DATA);
     uint32_t dropped_slot = add(engine, dropped.ours, ZC_MODE_DATA);
     send_all(dropped.peer, "gone", 4);
-    CHECK_EQ(zc_conn_remove(engine, dropped_slot), 0);
+    CHECK_EQ(forget(engine, dropped_slot), 0);
     expect_quiet(engine);
     send_all(kept.peer, "kept", 4);
     CHECK_EQ(expect_record(engine, kept_slot, ZC_DATA).result, 4);
-    zc_engine_free(engine);
+    free_engine(engine);
     close_pair(kept);
     close_pair(dropped);
 }
@@ -252,11 +252,11 @@ static void a_slot_is_not_reused_before_the_next_poll(void) {
     pair first = tcp_pair(), second = tcp_pair(), third = tcp_pair();
     zc_engine *engine = new_engine();
     uint32_t slot = add(engine, first.ours, ZC_MODE_DATA);
-    CHECK_EQ(zc_conn_remove(engine, slot), 0);
+    CHECK_EQ(forget(engine, slot), 0);
     CHECK(add(engine, second.ours, ZC_MODE_DATA) != slot);
     expect_quiet(engine);
     CHECK_EQ(add(engine, third.ours, ZC_MODE_DATA), slot);
-    zc_engine_free(engine);
+    free_engine(engine);
     close_pair(first);
     close_pair(second);
     close_pair(third);
@@ -270,7 +270,7 @@ static void bad_descriptors_and_sizes_are_refused(void) {
     CHECK(file != NULL);
     CHECK_EQ(zc_conn_add(engine, fileno(file), ZC_MODE_DATA, 0), -EPERM);
     fclose(file);
-    zc_engine_free(engine);
+    free_engine(engine);
     CHECK(zc_engine_new(1) == NULL);
     CHECK_EQ(errno, EINVAL);
     zc_engine_free(NULL);
@@ -299,7 +299,7 @@ static void the_table_grows_with_its_connections(void) {
     for (int i = 0; i < CONNECTIONS; i++) {
         close_pair(connections[i]);
     }
-    zc_engine_free(engine);
+    free_engine(engine);
 }
 
 /* A transport may outlive its loop: it can still send, and be removed. */
@@ -313,10 +313,26 @@ static void a_closed_engine_still_serves_what_is_left(void) {
     CHECK_EQ(zc_engine_poll(engine), -EBADF);
     CHECK_EQ(zc_send(engine, slot, "bye", 3), 3);
     receive_all(connection.peer, got, 3);
-    zc_conn_remove(engine, slot);
+    forget(engine, slot);
     zc_engine_close(engine);
-    zc_engine_free(engine);
+    free_engine(engine);
     close_pair(connection);
+}
+
+/* Whoever holds the last connection holds the engine's memory, too. */
+static void a_freed_engine_lives_as_long_as_its_connections(void) {
+    char got[3];
+    pair first = tcp_pair(), second = tcp_pair();
+    zc_engine *engine = new_engine();
+    uint32_t first_slot = add(engine, first.ours, ZC_MODE_DATA);
+    uint32_t second_slot = add(engine, second.ours, ZC_MODE_DATA);
+    zc_engine_free(engine);
+    forget(engine, first_slot);
+    CHECK_EQ(zc_send(engine, second_slot, "bye", 3), 3);
+    receive_all(second.peer, got, 3);
+    forget(engine, second_slot);
+    close_pair(first);
+    close_pair(second);
 }
 
 static void a_descriptor_closed_behind_our_back_is_no_busy_loop(void) {
@@ -326,8 +342,8 @@ static void a_descriptor_closed_behind_our_back_is_no_busy_loop(void) {
     close(connection.ours);
     send_all(connection.peer, "x", 1);
     expect_quiet(engine);
-    CHECK_EQ(zc_conn_remove(engine, slot), -EBADF);
-    zc_engine_free(engine);
+    CHECK_EQ(forget(engine, slot), -EBADF);
+    free_engine(engine);
     close(connection.peer);
 }
 
@@ -349,6 +365,7 @@ int main(void) {
         {"bad descriptors and sizes are refused", bad_descriptors_and_sizes_are_refused},
         {"the table grows", the_table_grows_with_its_connections},
         {"a closed engine still serves", a_closed_engine_still_serves_what_is_left},
+        {"a freed engine lives on", a_freed_engine_lives_as_long_as_its_connections},
         {"closed behind our back", a_descriptor_closed_behind_our_back_is_no_busy_loop},
     };
     return RUN_TESTS(cases);

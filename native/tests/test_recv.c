@@ -17,7 +17,7 @@ static void data_before_a_fin_comes_first_then_eof_once(void) {
     CHECK_EQ(expect_record(engine, slot, ZC_DATA).result, 10);
     expect_record(engine, slot, ZC_EOF);
     expect_quiet(engine);
-    zc_engine_free(engine);
+    free_engine(engine);
     close_pair(connection);
 }
 
@@ -33,7 +33,7 @@ static void a_fin_in_buffered_mode_is_a_receive_of_zero(void) {
     expect_record(engine, slot, ZC_READABLE);
     CHECK_EQ(zc_recv(engine, slot, got, sizeof got), 0);
     expect_quiet(engine);
-    zc_engine_free(engine);
+    free_engine(engine);
     close_pair(connection);
 }
 
@@ -48,7 +48,7 @@ static void a_fin_while_paused_is_reported_after_resume(void) {
     expect_quiet(engine);
     CHECK_EQ(zc_conn_resume(engine, slot), 1);
     expect_record(engine, slot, ZC_EOF);
-    zc_engine_free(engine);
+    free_engine(engine);
     close_pair(connection);
 }
 
@@ -58,7 +58,7 @@ static void a_reset_is_an_error_not_an_end(void) {
     uint32_t slot = add(engine, connection.ours, ZC_MODE_DATA);
     reset(connection.peer);
     CHECK_EQ(expect_record(engine, slot, ZC_ERROR).result, -ECONNRESET);
-    zc_engine_free(engine);
+    free_engine(engine);
     close(connection.ours);
 }
 
@@ -80,7 +80,7 @@ static void urgent_data_does_not_stop_the_stream(void) {
     }
     CHECK(memcmp(got, "abcdef", 6) == 0);
     expect_quiet(engine);
-    zc_engine_free(engine);
+    free_engine(engine);
     close_pair(connection);
 }
 
@@ -100,20 +100,19 @@ static void a_unix_receive_that_stops_short_goes_on(void) {
     memcpy(CMSG_DATA(header), &connection.peer, sizeof(int));
 
     zc_engine *engine = new_engine();
-    int slot = zc_conn_add(engine, connection.ours, ZC_MODE_DATA, ZC_CONN_PROBE_AFTER_SHORT);
-    CHECK(slot >= 0);
+    uint32_t slot = add_with(engine, connection.ours, ZC_MODE_DATA, ZC_CONN_PROBE_AFTER_SHORT);
     send_all(connection.peer, "abc", 3);
     CHECK_EQ(sendmsg(connection.peer, &message, 0), 3);
     send_all(connection.peer, "ghi", 3);
     char got[9];
     for (size_t done = 0; done < sizeof got;) {
-        zc_event event = expect_record(engine, (uint32_t)slot, ZC_DATA);
+        zc_event event = expect_record(engine, slot, ZC_DATA);
         CHECK(done + (size_t)event.result <= sizeof got);
         memcpy(got + done, zc_engine_scratch(engine) + event.offset, (size_t)event.result);
         done += (size_t)event.result;
     }
     CHECK(memcmp(got, "abcdefghi", 9) == 0);
-    zc_engine_free(engine);
+    free_engine(engine);
     close_pair(connection);
 }
 

@@ -35,7 +35,7 @@ static void a_small_send_is_taken_whole_and_arms_nothing(void) {
     expect_quiet(engine);
     CHECK_EQ(zc_conn_counters(engine, slot)->bytes_sent, 5);
     CHECK_EQ(zc_conn_counters(engine, slot)->send_short, 0);
-    zc_engine_free(engine);
+    free_engine(engine);
     close_pair(connection);
 }
 
@@ -65,7 +65,7 @@ static void a_short_send_goes_on_when_writable(void) {
     CHECK_EQ(zc_conn_counters(engine, slot)->send_short, shorts);
     receive_all(connection.peer, got + received, SIZE - received);
     CHECK(memcmp(bytes, got, SIZE) == 0);
-    zc_engine_free(engine);
+    free_engine(engine);
     close_pair(connection);
 }
 
@@ -77,7 +77,7 @@ static void a_full_socket_takes_nothing_and_says_so(void) {
     }
     CHECK_EQ(zc_send(engine, slot, bytes, SIZE), 0);
     expect_quiet(engine);
-    zc_engine_free(engine);
+    free_engine(engine);
     close_pair(connection);
 }
 
@@ -92,7 +92,7 @@ static void a_vector_leaves_in_order_without_joining(void) {
     receive_all(connection.peer, got, 11);
     CHECK(memcmp(got, "header body", 11) == 0);
     CHECK_EQ(zc_conn_counters(engine, slot)->send_calls, 1);
-    zc_engine_free(engine);
+    free_engine(engine);
     close_pair(connection);
 }
 
@@ -109,7 +109,7 @@ static void the_longest_vector_is_accepted(void) {
     CHECK_EQ(zc_sendv(engine, slot, longest), longest);
     receive_all(connection.peer, got, (size_t)longest);
     CHECK(memcmp(bytes, got, (size_t)longest) == 0);
-    zc_engine_free(engine);
+    free_engine(engine);
     close_pair(connection);
 }
 
@@ -121,7 +121,7 @@ static void sending_to_a_peer_that_reset_is_an_error(void) {
     reset(connection.peer);
     CHECK_EQ(expect_record(engine, slot, ZC_ERROR).result, -ECONNRESET);
     CHECK_EQ(zc_send(engine, slot, "x", 1), -EPIPE);
-    zc_engine_free(engine);
+    free_engine(engine);
     close(connection.ours);
 }
 
@@ -140,7 +140,7 @@ static void a_reset_wakes_a_blocked_writer(void) {
     }
     CHECK_EQ(writable, 1);
     CHECK(zc_send(engine, slot, "x", 1) < 0);
-    zc_engine_free(engine);
+    free_engine(engine);
     close(connection.ours);
 }
 
@@ -155,7 +155,7 @@ static void shutting_down_ends_the_peer_s_stream_and_keeps_ours(void) {
     send_all(connection.peer, "answer", 6);
     CHECK_EQ(expect_record(engine, slot, ZC_DATA).result, 6);
     CHECK_EQ(zc_send(engine, slot, "x", 1), -EPIPE);
-    zc_engine_free(engine);
+    free_engine(engine);
     close_pair(connection);
 }
 
@@ -181,7 +181,7 @@ static void a_part_of_a_file_is_sent(void) {
     CHECK_EQ(zc_sendfile(engine, slot, file, 1000, 300), 0);
     CHECK_EQ(zc_conn_counters(engine, slot)->sendfile_bytes, 400);
     close(file);
-    zc_engine_free(engine);
+    free_engine(engine);
     close_pair(connection);
 }
 
@@ -212,7 +212,7 @@ static void a_file_larger_than_the_socket_s_room_arrives_whole(void) {
     receive_all(connection.peer, got + received, SIZE - received);
     CHECK(memcmp(bytes, got, SIZE) == 0);
     close(file);
-    zc_engine_free(engine);
+    free_engine(engine);
     close_pair(connection);
 }
 
@@ -226,7 +226,7 @@ static void a_file_that_cannot_be_sent_is_an_error(void) {
     CHECK_EQ(zc_sendfile(engine, slot, ends[0], 0, 10), -ESPIPE);
     close(ends[0]);
     close(ends[1]);
-    zc_engine_free(engine);
+    free_engine(engine);
     close_pair(connection);
 }
 
