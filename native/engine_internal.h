@@ -49,6 +49,8 @@ typedef struct {
     char *fill_buf; /* not NULL: a fill is under way */
     size_t fill_len, fill_done;
     int lowat; /* what SO_RCVLOWAT was last set to; 1 = the default */
+    uint64_t batch; /* the poll that read from it last */
+    int error;      /* -errno that recv reported, which the kernel does once; 0: none */
     zc_conn_stats stats;
 } zc_conn;
 

@@ -54,6 +54,11 @@ static bool announce_size(zc_engine *engine, uint32_t slot, zc_conn *conn) {
 
 static void service_read(zc_engine *engine, uint32_t slot) {
     zc_conn *conn = zc_conn_live(engine, slot);
+    if (conn->batch == engine->stats.polls) {
+        zc_again_push(engine, slot); /* one reading record a batch */
+        return;
+    }
+    conn->batch = engine->stats.polls;
     conn->stats.wakeups++;
     if (conn->fill_buf != NULL) {
         if (zc_fill_step(conn)) {

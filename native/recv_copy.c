@@ -17,6 +17,9 @@ enum { LARGE = 64 * 1024 };
  * there a peek decides (probe_after_short).
  */
 int64_t zc_conn_recv(zc_conn *conn, char *buf, size_t len) {
+    if (conn->error < 0) {
+        return conn->error;
+    }
     ssize_t n;
     do {
         n = recv(conn->fd, buf, len, MSG_DONTWAIT);
@@ -28,6 +31,7 @@ int64_t zc_conn_recv(zc_conn *conn, char *buf, size_t len) {
             conn->ready = false;
             return -EAGAIN;
         }
+        conn->error = -error;
         return -error;
     }
     conn->stats.bytes_received += (uint64_t)n;
