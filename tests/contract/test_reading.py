@@ -7,6 +7,7 @@ from support import (
     FACTORIES,
     RecordingBuffered,
     RecordingProtocol,
+    assert_same,
     known_gap,
     link,
     pattern,
@@ -44,7 +45,7 @@ async def test_buffer_of_any_size(kind, size):
     async with link(kind, lambda: RecordingBuffered(size)) as (_, protocol, peer):
         await asyncio.get_running_loop().sock_sendall(peer, data)
         await protocol.received(len(data))
-        assert protocol.data == data
+        assert_same(protocol.data, data)
         assert all(hint == -1 or hint > 0 for hint in protocol.hints)
 
 
@@ -63,7 +64,7 @@ async def test_a_new_buffer_each_time(kind):
     async with link(kind, Sliced) as (_, protocol, peer):
         peer.send(data)
         await protocol.received(len(data))
-        assert protocol.data == data
+        assert_same(protocol.data, data)
 
 
 @both
@@ -112,7 +113,7 @@ async def test_pause_inside_the_callback_stops_delivery(kind, factory):
             assert len(protocol.calls) == calls + 1     # one delivery, then silence
             transport.resume_reading()
         await sender
-        assert protocol.data == data
+        assert_same(protocol.data, data)
 
 
 @both
@@ -125,7 +126,7 @@ async def test_resume_inside_the_callback(kind, factory):
     async with link(kind, lambda: factory(hook=hook)) as (_, protocol, peer):
         await asyncio.get_running_loop().sock_sendall(peer, data)
         await protocol.received(len(data))
-        assert protocol.data == data
+        assert_same(protocol.data, data)
 
 
 @known_gap("uvloop", "it starts reading after connection_made whatever that did")
@@ -239,7 +240,7 @@ async def test_set_protocol_from_within_the_callback(kind, start, then):
     async with link(kind, lambda: start(hook=hook)) as (_, _, peer):
         await asyncio.get_running_loop().sock_sendall(peer, data)
         await poll(lambda: len(received) >= len(data))
-        assert received == data
+        assert_same(received, data)
 
 
 async def test_data_after_close_from_set_protocol(kind):

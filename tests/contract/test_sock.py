@@ -3,7 +3,7 @@ import asyncio
 import socket
 
 import pytest
-from support import known_gap, link, listener, pattern, recv_exactly, settle
+from support import assert_same, known_gap, link, listener, pattern, recv_exactly, settle
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ async def test_sendall_larger_than_the_socket_buffer(pair):
     loop = asyncio.get_running_loop()
     data = pattern(4_000_000)
     task = asyncio.ensure_future(loop.sock_sendall(pair[0], data))
-    assert await recv_exactly(pair[1], len(data)) == data
+    assert_same(await recv_exactly(pair[1], len(data)), data)
     assert await task is None
 
 

@@ -2,7 +2,7 @@
 import asyncio
 
 import pytest
-from support import pattern, poll, settle
+from support import assert_same, pattern, poll, settle
 
 
 async def conversation(handler, **kwargs):
@@ -33,7 +33,7 @@ async def test_echo_of_many_sizes():
     for size in 1, 100, 65536, 1_000_000, 5_000_000:
         data = pattern(size, size)
         writer.write(data)
-        assert await reader.readexactly(size) == data
+        assert_same(await reader.readexactly(size), data)
     writer.write_eof()
     assert await reader.read() == b""
     assert reader.at_eof()
@@ -85,7 +85,7 @@ async def test_cancelled_read_loses_nothing():
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-    assert await task == data
+    assert_same(await task, data)
     await hang_up(server, writer)
 
 
@@ -117,7 +117,7 @@ async def test_many_at_once():
         for size in range(1, 30):
             data = pattern(size * n, n)
             writer.write(data)
-            assert await reader.readexactly(len(data)) == data
+            assert_same(await reader.readexactly(len(data)), data)
         writer.close()
         await writer.wait_closed()
     await asyncio.gather(*map(client, range(40)))

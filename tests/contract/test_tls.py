@@ -5,7 +5,16 @@ import ssl
 import subprocess
 
 import pytest
-from support import RecordingBuffered, RecordingProtocol, known_gap, link, pattern, poll, unix_path
+from support import (
+    RecordingBuffered,
+    RecordingProtocol,
+    assert_same,
+    known_gap,
+    link,
+    pattern,
+    poll,
+    unix_path,
+)
 
 
 class ViewBuffered(RecordingBuffered):
@@ -72,7 +81,7 @@ async def test_both_sides(contexts, factory, unix):
                         factory, unix) as (server, client):
         client.transport.write(data)
         await server.received(len(data))
-        assert server.data == data
+        assert_same(server.data, data)
         server.transport.writelines([b"re", b"ply"])
         await client.received(5)
         assert client.data == b"reply"
@@ -133,7 +142,7 @@ async def test_start_tls_on_both_sides(contexts, factory, unix):
         data = pattern(2_000_000)
         client.transport.write(data)
         await server.received(8 + len(data))
-        assert server.data == b"STARTTLS" + data
+        assert_same(server.data, b"STARTTLS" + data)
         server.transport.write(b"secret")
         await client.received(8)
         assert client.data == b"OKsecret"
@@ -200,4 +209,4 @@ async def test_sendfile_over_tls(contexts, tmp_path):
                 await loop.sendfile(client.transport, file, fallback=False)
             assert await loop.sendfile(client.transport, file, 8, 999_000) == 999_000
         await server.received(999_000)
-        assert server.data == pattern(1_000_000)[8:999_008]
+        assert_same(server.data, pattern(1_000_000)[8:999_008])

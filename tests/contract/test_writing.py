@@ -6,6 +6,7 @@ import sys
 import pytest
 from support import (
     RecordingProtocol,
+    assert_same,
     fill,
     known_gap,
     link,
@@ -293,7 +294,7 @@ async def test_large_transfer_both_ways(kind):
     data = pattern(8_000_000)
     async with link(kind, make) as (_, _, peer):
         sender = asyncio.ensure_future(asyncio.get_running_loop().sock_sendall(peer, data))
-        assert await recv_exactly(peer, len(data)) == data
+        assert_same(await recv_exactly(peer, len(data)), data)
         await sender
 
 

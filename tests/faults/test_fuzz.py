@@ -10,7 +10,7 @@ import contextlib
 import hypothesis
 import hypothesis.strategies as st
 import pytest
-from support import link, pattern, recv_exactly, settle
+from support import assert_same, link, pattern, recv_exactly, settle
 
 STEPS = st.one_of(
     st.tuples(st.just("send"), st.integers(1, 65536)),
@@ -106,8 +106,8 @@ async def converse(kind, split, steps):
                 await settle(n)
         transport.resume_reading()
         if back:
-            assert await back == data
-        assert echo.received == data
+            assert_same(await back, data)
+        assert_same(echo.received, data)
 
 
 @pytest.mark.parametrize("kind", ["tcp-server", "unix-client"])
