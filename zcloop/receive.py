@@ -230,6 +230,7 @@ class ReceiveHalf:
                 else:
                     self._protocol.data_received(data)
             except (SystemExit, KeyboardInterrupt):
+                self._schedule_stash()
                 raise
             except BaseException as exc:
                 self._on_callback_failed("data_received", exc)
@@ -261,7 +262,7 @@ class ReceiveHalf:
                 return at
         if self._slot < 0 or self._state is not _OPEN or self._read_eof:
             self._fill, self._fill_start = done, at
-            self._loop.call_soon(self._end_fill_unfinished, context=self._context)
+            self._loop.call_soon(self._end_fill_unfinished, done, context=self._context)
             return at
         keep = _from_buffer(_CHARS, buf, not isinstance(buf, bytes))
         begin = lib.zc_fill_begin_nogil if stop - at > GIL_HELD_MAX else lib.zc_fill_begin
@@ -307,12 +308,18 @@ class ReceiveHalf:
             self._context.run(done, self._fill_cancel())
 
     def _abandon_fill(self: _Self) -> None:
-        """The connection ends: take the memory back now, tell the reader before the protocol."""
+        """The fill can't go on: take the memory back now, and tell the reader soon."""
         done = self._fill
-        if done is not None:
-            self._loop.call_soon(done, self._fill_cancel(), context=self._context)
+        if done is not None and self._fill_keep is not None:
+            self._end_native_fill()
+            self._loop.call_soon(self._end_fill_unfinished, done, context=self._context)
 
-    def _end_fill_unfinished(self: _Self) -> None:
+    def _end_native_fill(self: _Self) -> None:
+        """Take the memory back; until the reader was told it may still cancel."""
         done = self._fill
-        if done is not None:
+        self._fill_start = self._fill_cancel()
+        self._fill = done
+
+    def _end_fill_unfinished(self: _Self, done: Callable[[int], object]) -> None:
+        if self._fill is done and self._fill_keep is None:
             done(self._fill_cancel())

@@ -31,6 +31,28 @@ _CONN_FLAGS = {
 _AF_INET = int(socket.AF_INET)
 
 
+class _SharedSocket(TransportSocket):
+    """The socket as a program may see it: what it does itself comes after what it wrote."""
+
+    __slots__ = ("_engine",)
+
+    def __init__(self, sock: socket.socket, engine: Engine) -> None:
+        super().__init__(sock)
+        self._engine = engine
+
+    def fileno(self) -> int:
+        self._engine.uncork()
+        return super().fileno()
+
+    def dup(self) -> socket.socket:
+        self._engine.uncork()
+        return super().dup()
+
+    def shutdown(self, how: int) -> None:
+        self._engine.uncork()
+        super().shutdown(how)
+
+
 def _addresses(transport: StreamTransport) -> tuple[Any, Any]:
     """Own and peer's address; one that can't be had (reset already) is None, as in asyncio."""
     if transport._kind[0] == _AF_INET:
@@ -198,6 +220,8 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
 
     def close(self) -> None:
         """Read nothing more, send what is queued, then close."""
+        if self._slot >= 0:
+            self._engine.uncork()  # what the kernel doesn't take of it is queued
         if self._state >= ConnState.CLOSING:
             return
         self._advance(ConnState.CLOSING)
@@ -248,6 +272,8 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         self._direct = False
         if self._file_writer is not None:
             self._file_writer()
+        if self._empty_waiter is not None and not self._empty_waiter.done():
+            self._empty_waiter.set_exception(ConnectionError("Connection is closed by peer"))
         self._loop.call_soon(self._call_connection_lost, exc, context=self._context)
 
     def _call_connection_lost(self, exc: BaseException | None) -> None:
@@ -282,8 +308,8 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
     def __del__(self, _warn: Any = warnings.warn) -> None:
         if getattr(self, "_state", ConnState.CLOSED) is not ConnState.CLOSED:
             _warn(f"unclosed transport {self!r}", ResourceWarning, source=self)
-            if self._fill is not None:
-                self._fill_cancel()
+            if self._fill_keep is not None:
+                self._end_native_fill()
             self._release()
 
     def _need_sock(self) -> socket.socket:
@@ -304,6 +330,7 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         """Give what comes from here on to another protocol, of either kind."""
+        self._abandon_fill()
         self._protocol = protocol
         self._route()
 
@@ -319,5 +346,5 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
             self._sockname = _as_tuple(self._sockname)
             return self._sockname
         if name == "socket":
-            return TransportSocket(self._need_sock())
+            return _SharedSocket(self._need_sock(), self._engine)
         return default if self._extra is None else self._extra.get(name, default)

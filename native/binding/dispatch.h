@@ -39,15 +39,12 @@ static int zcpy_call(PyObject *callable, PyObject *argument) {
 
 static int zcpy_deliver(zc_engine *engine, const zc_event *record, PyObject *sinks) {
     PyObject *sink = PyList_GetItem(sinks, (Py_ssize_t)record->slot);
+    Py_XINCREF(sink); /* the callback may replace it */
     PyObject *data =
         PyBytes_FromStringAndSize(zc_engine_scratch(engine) + record->offset, record->result);
-    int failed = -1;
-    if (sink != NULL && data != NULL) {
-        Py_INCREF(sink); /* the callback may replace it */
-        failed = zcpy_call(sink, data);
-        Py_DECREF(sink);
-    }
+    int failed = sink == NULL || data == NULL || zcpy_call(sink, data) < 0;
     Py_XDECREF(data);
+    Py_XDECREF(sink);
     return failed ? FAILED_DATA_RECEIVED : -1;
 }
 
@@ -59,6 +56,7 @@ static int zcpy_deliver_sized(zc_engine *engine, zc_event *record, PyObject *sin
         Py_XDECREF(data);
         return FAILED_DATA_RECEIVED;
     }
+    Py_INCREF(sink); /* another thread may replace it while we receive without the GIL */
     char *memory = PyBytes_AsString(data);
     size_t len = (size_t)record->result;
     int64_t count;
@@ -77,14 +75,13 @@ static int zcpy_deliver_sized(zc_engine *engine, zc_event *record, PyObject *sin
             Py_DECREF(data);
             data = whole;
         }
-        Py_INCREF(sink);
         failed = whole == NULL || zcpy_call(sink, whole) < 0;
-        Py_DECREF(sink);
     } else if (count != -EAGAIN && count != -EBADF) {
         record->what = count == 0 ? ZC_EOF : ZC_ERROR;
         record->result = (int32_t)count;
     }
     Py_XDECREF(data);
+    Py_DECREF(sink);
     return failed ? FAILED_DATA_RECEIVED : -1;
 }
 
