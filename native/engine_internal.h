@@ -38,6 +38,7 @@ typedef struct {
     uint8_t mode;
     bool ready;
     bool hup; /* FIN, error or urgent data seen: a short read isn't the end */
+    bool eof; /* the end of the stream was read; only an error can come */
     bool paused;
     bool queued; /* is on the again-list */
     bool probe_after_short;

@@ -107,7 +107,9 @@ static void serve_event(zc_engine *engine, const struct epoll_event *event) {
     if (event->events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR | EPOLLPRI)) {
         conn->hup = true;
     }
-    if (event->events & ~(uint32_t)EPOLLOUT) {
+    /* EPOLLIN stays set from the FIN on, and comes with every EPOLLOUT. */
+    uint32_t news = conn->eof ? (uint32_t)(EPOLLERR | EPOLLHUP) : ~(uint32_t)EPOLLOUT;
+    if (event->events & news) {
         conn->ready = true;
         if (!conn->paused && !conn->queued) {
             service_read(engine, slot);

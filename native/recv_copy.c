@@ -35,6 +35,7 @@ int64_t zc_conn_recv(zc_conn *conn, char *buf, size_t len) {
         return -error;
     }
     conn->stats.bytes_received += (uint64_t)n;
+    conn->eof = n == 0 && len > 0;
     conn->large = n >= LARGE;
     conn->sized = n >= ZC_SIZED_MIN;
     if ((size_t)n == len || conn->hup || n == 0) {

@@ -281,6 +281,8 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
         if getattr(self.feed_data, "__func__", None) is not StreamReader.feed_data:
             return None
         self._before_waiting(name)
+        if not getattr(transport, "_can_fill", True):
+            return None
         return transport if transport.is_reading() else None
 
     async def _fill_up(self, transport: Any, buf: bytes | memoryview, stop: int) -> bool:

@@ -88,7 +88,9 @@ class ReceiveHalf:
             return
         engine = self._engine
         engine.mute(self._slot)
-        if self._state is _OPEN:
+        # After the end of the stream only an error can come, which the engine finds out itself.
+        wants_buffers_now = self._buffered and not self._read_eof
+        if self._state is _OPEN and not self._read_eof:
             if self._paused or self._stash:
                 engine.sinks[self._slot] = self._put_aside
             elif self._buffered:
@@ -104,7 +106,8 @@ class ReceiveHalf:
             else:
                 engine.sinks[self._slot] = partial(self._context.run, protocol.data_received)
                 engine.readers[self._slot] = self._report_anew
-        lib.zc_conn_set_mode(engine.c, self._slot, _BUFFERED_MODE if self._buffered else _DATA_MODE)
+        mode = _BUFFERED_MODE if wants_buffers_now else _DATA_MODE
+        lib.zc_conn_set_mode(engine.c, self._slot, mode)
 
     def _report_anew(self: _Self) -> None:
         """The record says that a buffer is wanted, but the protocol has changed since."""
@@ -177,6 +180,8 @@ class ReceiveHalf:
             return
         if not keep_open:
             self.close()
+        elif self._slot >= 0:
+            self._route()
 
     # -- pausing --------------------------------------------------------------
 
@@ -239,6 +244,11 @@ class ReceiveHalf:
             self._resume_engine()
 
     # -- filling a reader's result in place -----------------------------------
+
+    @property
+    def _can_fill(self: _Self) -> bool:
+        """Not while a batch is handed on: bytes of ours may be in it, and must come first."""
+        return not self._engine.batching
 
     def _fill_begin(
         self: _Self, buf: Any, start: int, stop: int, done: Callable[[int], object]
