@@ -8,6 +8,7 @@ import textwrap
 from asyncio import base_events, selector_events, unix_events
 
 import pytest
+
 import zcloop
 from zcloop.stdlib import BORROWED
 

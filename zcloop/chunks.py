@@ -51,7 +51,8 @@ def uninitialised_bytes(nbytes: int) -> bytes:
         raise ValueError(f"not a size to fill in place: {nbytes}")
     if nbytes > _LARGEST:  # ctypes would cut it to 64 bits and succeed with another size
         raise MemoryError(f"cannot allocate {nbytes} bytes")
-    return _new_bytes(None, nbytes)
+    data: bytes = _new_bytes(None, nbytes)
+    return data
 
 
 def writable(data: bytes) -> memoryview:
@@ -59,7 +60,8 @@ def writable(data: bytes) -> memoryview:
 
     The view does not keep `data` alive: the caller holds it for as long as the view.
     """
-    return _view_of_memory(data, len(data), _PyBUF_WRITE)
+    view: memoryview = _view_of_memory(data, len(data), _PyBUF_WRITE)
+    return view
 
 
 def as_bytes(data: object) -> bytes:
@@ -240,7 +242,9 @@ class ChunkQueue:
         return pieces
 
 
-def find_first(separators: Sequence[bytes], data: bytes | bytearray, low: int) -> tuple[int, int] | None:
+def find_first(
+    separators: Sequence[bytes], data: bytes | bytearray, low: int
+) -> tuple[int, int] | None:
     """Start and end of the separator that ends first in ``data[low:]``, or None."""
     found = None
     high = len(data)

@@ -21,7 +21,7 @@ import asyncio.streams
 import sys
 from collections.abc import Callable
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .reader import StreamReader, plain_data_received
 
@@ -32,6 +32,11 @@ class StreamWriter(asyncio.StreamWriter):
     `writelines` hands the buffers to the transport as they are, and `drain` costs less while
     nothing has to be waited for. `start_tls` keeps what the reader had received before.
     """
+
+    if TYPE_CHECKING:  # asyncio's own, private fields
+        _reader: asyncio.StreamReader | None
+        _transport: asyncio.WriteTransport
+        _protocol: Any
 
     async def drain(self) -> None:
         """Wait until the transport's write buffer is below its low-water mark, if it is not.
@@ -57,6 +62,14 @@ class StreamWriter(asyncio.StreamWriter):
 
 class StreamReaderProtocol(asyncio.StreamReaderProtocol):
     """asyncio's stream protocol, which makes `StreamWriter`s and tells the reader about TLS."""
+
+    if TYPE_CHECKING:  # asyncio's own, private fields
+        _client_connected_cb: Callable[[Any, Any], Any] | None
+        _stream_reader_wr: Callable[[], Any] | None
+        _stream_reader: asyncio.StreamReader | None
+        _transport: Any
+        _paused: bool
+        _connection_lost: bool
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the transport, once."""
@@ -85,11 +98,11 @@ class StreamReaderProtocol(asyncio.StreamReaderProtocol):
                 reader.feed_data(data)
 
     def _replace_writer(self, writer: asyncio.StreamWriter) -> None:  # Python 3.11 and 3.12
-        super()._replace_writer(writer)
+        super()._replace_writer(writer)  # type: ignore[misc]
         self._tell_reader(writer.transport)
 
     def _replace_transport(self, transport: asyncio.BaseTransport) -> None:  # from 3.13 on
-        super()._replace_transport(transport)
+        super()._replace_transport(transport)  # type: ignore[misc]
         self._tell_reader(transport)
 
     def _tell_reader(self, transport: asyncio.BaseTransport) -> None:
@@ -109,7 +122,17 @@ _AS_MADE = [dict(vars(cls)) for cls in _CLASSES]
 
 # The fields of an asyncio.StreamReader. One more than these: somebody has patched the object.
 _READER_FIELDS = frozenset(
-    "_limit _loop _buffer _eof _waiter _exception _transport _paused _source_traceback".split()
+    (
+        "_limit",
+        "_loop",
+        "_buffer",
+        "_eof",
+        "_waiter",
+        "_exception",
+        "_transport",
+        "_paused",
+        "_source_traceback",
+    )
 )
 
 
@@ -132,13 +155,17 @@ def _become(obj: Any, cls: type, fields: dict[str, Any]) -> None:
     obj.__dict__ = fields
 
 
+def _exactly(obj: Any, cls: type) -> bool:
+    return type(obj) is cls
+
+
 def upgrade_reader(reader: Any) -> bool:
     """Make an `asyncio.StreamReader` fast, keeping what it has received. True if it was done.
 
     Done if and only if it is of asyncio's own unpatched class, nobody waits in one of its
     methods, and nobody else holds its ``_buffer``.
     """
-    if type(reader) is not asyncio.StreamReader or not _unpatched():
+    if not (_exactly(reader, asyncio.StreamReader) and _unpatched()):
         return False
     fields = dict(vars(reader))
     if reader._waiter is not None or not fields.keys() <= _READER_FIELDS:
@@ -159,7 +186,7 @@ def upgrade(protocol: Any) -> bool:
     Done if and only if both are of asyncio's own unpatched classes, and the protocol is new
     (no ``connection_made`` yet), and `upgrade_reader` agrees. Nothing is changed otherwise.
     """
-    if type(protocol) is not asyncio.StreamReaderProtocol or protocol._transport is not None:
+    if not _exactly(protocol, asyncio.StreamReaderProtocol) or protocol._transport is not None:
         return False
     fields = dict(vars(protocol))
     if "data_received" in fields or not upgrade_reader(protocol._stream_reader):
@@ -182,13 +209,16 @@ def upgrade_process(protocol: Any) -> None:
 # -- the loop's hook --------------------------------------------------------------------------
 
 
+_FACTORY_CELLS = ("client_connected_cb", "limit", "loop")
+
+
 def _server_factories() -> frozenset[CodeType]:
     """The code of the factories that asyncio.start_server and start_unix_server define inside."""
     return frozenset(
         code
         for function in (asyncio.start_server, asyncio.start_unix_server)
         for code in function.__code__.co_consts
-        if isinstance(code, CodeType) and code.co_freevars == ("client_connected_cb", "limit", "loop")
+        if isinstance(code, CodeType) and code.co_freevars == _FACTORY_CELLS
     )
 
 
@@ -202,7 +232,8 @@ def fast_factory(factory: Callable[[], Any]) -> Callable[[], Any]:
     Anything else that `factory` makes comes out as it is, whatever it is.
     """
     if getattr(factory, "__code__", None) in _SERVER_FACTORIES:
-        callback, limit, loop = (cell.cell_contents for cell in factory.__closure__)
+        cells: Any = factory.__closure__
+        callback, limit, loop = (cell.cell_contents for cell in cells)
 
         def make() -> Any:
             if not _unpatched():

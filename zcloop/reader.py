@@ -27,7 +27,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import exceptions
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .chunks import ChunkQueue, as_bytes, find_first, uninitialised_bytes, writable
 
@@ -83,6 +83,17 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
     bytes, once. Raises ValueError for a limit that is not positive.
     """
 
+    if TYPE_CHECKING:  # asyncio's own, private fields
+        _limit: int
+        _loop: asyncio.AbstractEventLoop
+        _eof: bool
+        _waiter: asyncio.Future[None] | None
+        _exception: BaseException | None
+        _transport: Any
+        _paused: bool
+
+        def _wakeup_waiter(self) -> None: ...
+
     def __init__(self, limit: int = 2**16, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._fill: Any = STANDARD  # so that asyncio's constructor can set its _buffer
         super().__init__(limit, loop)
@@ -103,7 +114,8 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
         """What was received and not yet read. Taking it puts the reader on the standard path."""
         if self._fill is not STANDARD:
             self._leave_fast_path()
-        return self._standard
+        buffer: bytearray = self._standard
+        return buffer
 
     @_buffer.setter
     def _buffer(self, value: bytearray) -> None:
@@ -186,7 +198,7 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
         """Make this read, and every later one, raise `exc`."""
         if self._fill is not None:
             self._unfill()
-        super().set_exception(exc)
+        super().set_exception(exc)  # type: ignore[arg-type]
 
     def _pause_transport(self) -> None:
         if self._paused or self._transport is None:
@@ -292,7 +304,7 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
         less than `stop`. True when ``buf[:stop]`` is full. False when it did not come to
         that: then everything is in the queue, and the caller looks there again.
         """
-        start = self._take_into(writable(buf) if type(buf) is bytes else buf)
+        start = self._take_into(writable(buf) if isinstance(buf, bytes) else buf)
         fill = self._fill = _Fill(buf, start, stop)
         try:
             end = transport._fill_begin(buf, start, stop, self._fill_done)
@@ -474,7 +486,10 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
                 continue
             if self._eof:
                 raise exceptions.IncompleteReadError(self._take_all(), n)
-            if n - have >= FILL_MIN and (transport := self._fill_transport("readexactly")) is not None:
+            if (
+                n - have >= FILL_MIN
+                and (transport := self._fill_transport("readexactly")) is not None
+            ):
                 try:
                     data = uninitialised_bytes(n)
                 except MemoryError:
@@ -550,14 +565,17 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
                 continue
             if self._eof:
                 raise exceptions.IncompleteReadError(self._take_all(), n)
-            if n - have >= FILL_MIN and (transport := self._fill_transport("readinto_exactly")) is not None:
+            if (
+                n - have >= FILL_MIN
+                and (transport := self._fill_transport("readinto_exactly")) is not None
+            ):
                 if await self._fill_up(transport, view, n):
                     return n
             else:
                 await self._wait_for_data("readinto_exactly", n)
 
     async def readview(self, n: int) -> memoryview:
-        """Exactly `n` bytes as a read-only view, which may be kept. Raises what `readexactly` does."""
+        """Exactly `n` bytes as a read-only view, which may be kept. Raises like `readexactly`."""
         return memoryview(await self.readexactly(n))
 
     async def readline(self) -> bytes:
@@ -584,7 +602,7 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
         except exceptions.LimitOverrunError as exc:
             self._drop_long_line(exc.consumed)
             self._maybe_resume_transport()
-            raise ValueError(exc.args[0])
+            raise ValueError(exc.args[0]) from exc
 
     def _drop_long_line(self, length: int) -> None:
         """Remove a line of `length` and its end, or everything if its end is not there."""

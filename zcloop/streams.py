@@ -31,7 +31,8 @@ async def open_connection(
     loop = asyncio.get_running_loop()
     reader = StreamReader(limit=limit, loop=loop)
     protocol = StreamReaderProtocol(reader, loop=loop)
-    transport, _ = await loop.create_connection(lambda: protocol, host, port, **kwds)
+    where: Any = (host, port)
+    transport, _ = await loop.create_connection(lambda: protocol, *where, **kwds)
     return reader, StreamWriter(transport, protocol, reader, loop)
 
 
@@ -53,6 +54,7 @@ async def start_server(
 
     def factory() -> StreamReaderProtocol:
         reader = StreamReader(limit=limit, loop=loop)
-        return StreamReaderProtocol(reader, client_connected_cb, loop=loop)
+        callback: Any = client_connected_cb
+        return StreamReaderProtocol(reader, callback, loop=loop)
 
     return await loop.create_server(factory, host, port, **kwds)
