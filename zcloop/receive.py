@@ -128,7 +128,7 @@ class ReceiveHalf:
         while rest:
             if not self._buffered or self._state is not _OPEN or self._paused:
                 # The protocol changed its mind midway: the rest stays first in line.
-                self._put_aside(bytes(rest))
+                self._stash = [bytes(rest), *(self._stash or ())]
                 self._schedule_stash()
                 self._route()
                 return

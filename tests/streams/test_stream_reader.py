@@ -265,6 +265,23 @@ async def test_a_waiting_read_that_knows_its_size_is_not_woken_for_less():
     assert transport.calls == ["pause", "resume"]
 
 
+@pytest.mark.parametrize("second", ["readexactly", "readuntil"])
+async def test_a_cancelled_read_leaves_the_next_one_its_transport(second):
+    """The next reader begins to wait before the cancelled one has run to its end."""
+    reader, transport = connected(FakeTransport, limit=10)
+    first = await started(reader.readexactly(100))
+    first.cancel()
+    transport.arrive(b"x" * 100)            # a backlog, were there nobody to read it
+    loop = asyncio.get_running_loop()
+    loop.call_soon(lambda: loop.call_soon(transport.arrive, b"x" * 99 + b"\n"))
+    if second == "readexactly":
+        assert len(await reader.readexactly(200)) == 200
+    else:
+        reader._limit = 1000
+        assert len(await reader.readuntil(b"\n")) == 200
+    assert first.cancelled()
+
+
 async def test_what_such_a_read_waits_for_ends_with_it():
     reader, transport = connected(FakeTransport)
     await cancelled(await started(reader.readexactly(1000)))
