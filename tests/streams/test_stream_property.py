@@ -184,7 +184,7 @@ def test_every_byte_once_and_in_order(kind, monkeypatch):
     if kind == "fill at once":
         fills.append("completed at once")
     for what in ["paused", *fills]:
-        assert happened[what] >= 20, happened
+        assert happened[what] >= 5, happened
 
 
 def tcp_pair():
