@@ -315,7 +315,9 @@ def take(case: str, side: Side, folder: Path, seconds: float) -> dict[str, float
 
 
 def run(cases: list[str], sides: list[Side], rounds: int, seconds: float) -> None:
-    print(f"{'case':22} {'side':24} {'cpu/unit':>10} {'rate':>9} {'cpu x':>6} {'rate x':>6}  spread")
+    print(
+        f"{'case':22} {'side':24} {'cpu/unit':>10} {'rate':>9} {'cpu x':>6} {'rate x':>6}  spread"
+    )
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_certificate(folder)
@@ -330,7 +332,7 @@ def run(cases: list[str], sides: list[Side], rounds: int, seconds: float) -> Non
 
 
 def line(case: str, side: str, samples: dict[str, list[dict[str, float]]]) -> str:
-    """Medians of a side; ratios to the first side are within a round, spread is of its CPU ratio."""
+    """Medians of a side; ratios are taken within a round, the spread is the CPU ratio's."""
     ours = samples[side]
     base = samples.get(BASE, next(iter(samples.values())))
 

@@ -144,9 +144,9 @@ class EventLoop(StdlibMethods, WatchMethods, uvloop.Loop):  # type: ignore[misc]
                 sock.close()
                 raise
 
-        connected: tuple[asyncio.Transport, _Protocol] = await super()._create_connection_transport(
-            sock, make_or_close, *args, **kwargs
-        )
+        connect: Any = StdlibMethods._create_connection_transport  # type: ignore[attr-defined]
+        connected: tuple[asyncio.Transport, _Protocol]
+        connected = await connect(self, sock, make_or_close, *args, **kwargs)
         return connected
 
     def _fast_factory(self, factory: Callable[[], _Protocol]) -> Callable[[], _Protocol]:
@@ -178,7 +178,8 @@ class EventLoop(StdlibMethods, WatchMethods, uvloop.Loop):  # type: ignore[misc]
         )
         transport = self._make_socket_transport(rawsock, tls, extra=extra, server=server)
         _remember_addresses(tls, transport)
-        return tls._app_transport
+        app_transport: asyncio.Transport = tls._app_transport
+        return app_transport
 
     async def start_tls(
         self,

@@ -28,7 +28,6 @@ TAIL = b"tail"
 
 kinds = pytest.mark.parametrize("kind", ["tcp", "unix"])
 both = pytest.mark.parametrize("factory", FACTORIES.values(), ids=FACTORIES)
-late_writes = known_gap("uvloop", "writes reach the kernel only at the end of the iteration")
 
 
 def write_once(transport):
@@ -66,7 +65,7 @@ def connected(kind, room):
         own = socket.socket()
         with listener() as listening:
             if room != "ample":         # before the connection: windows never shrink
-                listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
                 own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
             own.connect(listening.getsockname())
             peer, _ = listening.accept()
@@ -81,13 +80,14 @@ def connected(kind, room):
 
 
 @contextlib.asynccontextmanager
-async def narrow_link(kind, room, factory=RecordingProtocol):
-    """(transport, protocol, peer), as link(), but what fills the socket is read first."""
+async def narrow_link(kind, room, factory=RecordingProtocol, go=b"go"):
+    """(transport, protocol, peer), when the protocol has got `go` and the peer what was before."""
     own, peer, before = connected(kind, room)
     with peer:
         transport, protocol = await asyncio.get_running_loop().create_connection(factory, sock=own)
-        peer.send(b"go")
-        await protocol.until(lambda: len(protocol.data) >= 2 or "connection_lost" in protocol.calls)
+        if go:
+            peer.send(go)
+            await protocol.received(len(go))
         await recv_exactly(peer, before)
         yield transport, protocol, peer
     last = transport.get_protocol()
@@ -178,6 +178,7 @@ async def test_end_of_eof_received(kind, factory, room):
         assert protocol.exc is None
 
 
+@known_gap("uvloop", "leaves the socket that it was given unclosed", run=False)
 @kinds
 @rooms
 async def test_end_in_connection_made(kind, room):
@@ -185,14 +186,13 @@ async def test_end_in_connection_made(kind, room):
         if name == "connection_made":
             protocol.transport.write(ANSWER)
             protocol.transport.close()
-    async with narrow_link(kind, room, lambda: RecordingProtocol(hook=hook)) as (
+    async with narrow_link(kind, room, lambda: RecordingProtocol(hook=hook), go=b"") as (
             _, protocol, peer):
         assert_same(await recv_to_end(peer), ANSWER)
         await protocol.called("connection_lost")
 
 
 @kinds
-@late_writes
 async def test_abort(kind):
     """asyncio has given the bytes to the kernel when abort() is called, and the peer gets them."""
     def act(transport, protocol):
@@ -212,10 +212,10 @@ async def test_abort_drops_what_the_kernel_has_no_room_for(kind, room):
     def act(transport, protocol):
         transport.write(ANSWER)
         transport.abort()
-        assert transport.get_write_buffer_size() == 0
     async with narrow_link(kind, room, lambda: RecordingProtocol(hook=on_data(act))) as (
             _, protocol, peer):
         await protocol.called("connection_lost")
+        assert protocol.transport.get_write_buffer_size() == 0
         assert ANSWER.startswith(await recv_to_end(peer))
         await settle()
         assert protocol.calls.count("connection_lost") == 1
@@ -242,10 +242,10 @@ def send_on_duplicate(sock):
 
 
 @kinds
-@late_writes
 @pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("use", [
-    shut_down, shut_down_by_number, write_by_number, send_on_duplicate])
+    pytest.param(shut_down, marks=known_gap("uvloop", "its socket object refuses to")),
+    shut_down_by_number, write_by_number, send_on_duplicate])
 async def test_use_of_the_socket(kind, use, early):
     """What goes past the transport comes after its own. The socket may be an old acquaintance."""
     def act(transport, protocol):
@@ -302,7 +302,6 @@ async def test_start_of_sendfile(kind, room, tmp_path):
 
 @kinds
 @both
-@late_writes
 async def test_exception(kind, factory, loop_errors):
     """A failing callback costs the connection, not what it had written before."""
     def act(transport, protocol):

@@ -41,7 +41,8 @@ def cases():
 
 
 @pytest.mark.parametrize("reader_class", [StreamReader, ShowingReader])
-@pytest.mark.parametrize("cls, name", list(cases()), ids=lambda value: getattr(value, "__name__", value))
+@pytest.mark.parametrize(
+    "cls, name", list(cases()), ids=lambda value: getattr(value, "__name__", value))
 def test_stdlib(cls, name, reader_class, monkeypatch):
     for module in (asyncio, asyncio.streams):
         monkeypatch.setattr(module, "StreamReader", reader_class)

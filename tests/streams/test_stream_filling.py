@@ -493,7 +493,8 @@ async def test_holds_the_result_once():
 
 
 @pytest.mark.parametrize("size", [1, 7, FILL_MIN, N])
-@pytest.mark.parametrize("make", [bytearray, lambda n: memoryview(bytearray(n))], ids=["array", "view"])
+@pytest.mark.parametrize(
+    "make", [bytearray, lambda n: memoryview(bytearray(n))], ids=["array", "view"])
 async def test_readinto_exactly(size, make):
     reader, transport = connected()
     buf = make(size)

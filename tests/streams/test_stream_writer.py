@@ -42,7 +42,7 @@ async def test_buffers_are_handed_over_as_they_are():
 
 
 async def test_drain_without_anything_to_wait_for_does_not_suspend():
-    writer, transport = writer_and_transport()
+    writer, _ = writer_and_transport()
     with pytest.raises(StopIteration):
         writer.drain().send(None)
     writer.close()
@@ -253,7 +253,7 @@ async def test_peer_resets_while_a_result_is_filled():
             await writer.wait_closed()
 
 
-# -- TLS --------------------------------------------------------------------------------------------
+# -- TLS --------------------------------------------------------------------------------
 
 has_certificates = importlib.util.find_spec("test.test_asyncio.utils") is not None
 needs_certificates = pytest.mark.skipif(
