@@ -86,6 +86,10 @@ int64_t zc_fill_begin(zc_engine *engine, uint32_t slot, char *buf, size_t len) {
 int64_t zc_fill_end(zc_engine *engine, uint32_t slot) {
     zc_conn *conn = zc_conn_live(engine, slot);
     ZC_ASSERT(conn->fill_buf != NULL);
+    if (conn->lowat > 1) {
+        /* Less than the mark may have waited all the time: it came before whatever ends us. */
+        (void)zc_fill_step(conn);
+    }
     int64_t done = (int64_t)conn->fill_done;
     conn->fill_buf = NULL;
     conn->fill_len = conn->fill_done = 0;

@@ -44,6 +44,9 @@ int64_t zc_conn_recv(zc_conn *conn, char *buf, size_t len) {
         char byte;
         ssize_t peeked = recv(conn->fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK);
         conn->ready = !(peeked < 0 && errno == EAGAIN);
+        if (peeked < 0 && errno != EAGAIN) {
+            conn->error = -errno; /* the kernel won't say it again */
+        }
     } else {
         conn->ready = false;
     }

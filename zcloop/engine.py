@@ -180,7 +180,7 @@ class Engine:
 
     def schedule_poll(self) -> None:
         """Have a batch taken soon: there is work that no edge will announce."""
-        if not self._poll_scheduled and not self.batching:
+        if not self._poll_scheduled and not self.batching and self._fd >= 0:
             self._poll_scheduled = True
             self._call_soon(self._on_scheduled)
 

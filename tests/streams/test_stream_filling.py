@@ -104,8 +104,8 @@ async def test_nothing_is_delivered_between_completion_and_the_coroutine():
 
     task = await started(loop())
     while not task.done():
-        if not transport.ended and len(transport.kernel) < 3 * N:
-            transport.arrive(DATA)
+        if len(transport.kernel) < 3 * N:
+            transport.arrive(DATA + DATA)
         await ticks()
     assert task.result() == [DATA] * 8
     assert transport.delivered == 0
