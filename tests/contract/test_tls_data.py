@@ -4,7 +4,15 @@ import contextlib
 import socket
 
 import pytest
-from support import Recorder, RecordingBuffered, RecordingProtocol, known_gap, pattern, poll
+from support import (
+    Recorder,
+    RecordingBuffered,
+    RecordingProtocol,
+    assert_same,
+    known_gap,
+    pattern,
+    poll,
+)
 from test_tls import contexts, two_ends  # noqa: F401  (a fixture)
 
 SIZE = 1_000_000
@@ -46,7 +54,7 @@ async def test_backpressure(tls):
         server.transport.resume_reading()
         await client.called("resume_writing")
         await server.received(len(data))
-        assert server.data == data
+        assert_same(server.data, data)
         assert client.transport.get_write_buffer_size() == 0
 
 
@@ -66,7 +74,7 @@ async def test_a_buffer_may_change_once_it_was_written(tls, paused, view):
         server.transport.resume_reading()
         expected += pattern(SIZE) + bytes(SIZE) + b"end"
         await server.received(len(expected))
-        assert server.data == expected
+        assert_same(server.data, expected)
 
 
 async def test_items_wider_than_a_byte(tls):
@@ -74,7 +82,7 @@ async def test_items_wider_than_a_byte(tls):
         client.transport.write(memoryview(pattern(80_000)).cast("Q"))
         client.transport.write(memoryview(pattern(80_000))[::2].tobytes())
         await server.received(120_000)
-        assert server.data == pattern(80_000) + pattern(80_000)[::2]
+        assert_same(server.data, pattern(80_000) + pattern(80_000)[::2])
         await poll(lambda: client.transport.get_write_buffer_size() == 0)
 
 
@@ -88,7 +96,7 @@ async def test_close_sends_what_was_written(tls):
         client.transport.write(b"too late")
         server.transport.resume_reading()
         await server.called("eof_received")
-        assert server.data == data + b"last"
+        assert_same(server.data, data + b"last")
 
 
 async def test_abort_drops_what_was_written(tls):
@@ -116,7 +124,7 @@ async def test_pausing_in_the_middle(tls):
             await server.received(len(server.data) + 1)
             assert not server.transport.is_reading()
             server.transport.resume_reading()
-        assert server.data == data
+        assert_same(server.data, data)
 
 
 @known_gap("asyncio", "bytes after the first record are lost unless the buffer is a memoryview")
@@ -125,7 +133,7 @@ async def test_a_buffer_smaller_than_what_came(tls):
     async with two_ends(*tls, lambda: RecordingBuffered(size=1000)) as (server, client):
         client.transport.writelines([data[:10], data[10:20], data[20:]])
         await server.received(len(data))
-        assert server.data == data
+        assert_same(server.data, data)
 
 
 class BufferedByShape(Recorder):
@@ -148,7 +156,7 @@ async def test_a_buffered_protocol_by_shape(tls):
     async with two_ends(*tls, BufferedByShape) as (server, client):
         client.transport.write(pattern(300_000))
         await server.received(300_000)
-        assert server.data == pattern(300_000)
+        assert_same(server.data, pattern(300_000))
 
 
 async def test_tls_within_tls(tls, contexts):  # noqa: F811
@@ -163,7 +171,8 @@ async def test_tls_within_tls(tls, contexts):  # noqa: F811
         server.transport.write(data)
         await server.received(SIZE)
         await client.received(SIZE)
-        assert server.data == data == client.data
+        assert_same(server.data, data)
+        assert_same(client.data, data)
         client.transport.close()
         await server.called("connection_lost")
         assert server.exc is None
@@ -179,8 +188,8 @@ async def test_the_protocol_changes_its_kind(tls):
         server.transport.set_protocol(buffered)
         client.transport.write(pattern(100_000))
         await poll(lambda: len(buffered.data) >= 100_000)
-        assert buffered.data == pattern(100_000)
+        assert_same(buffered.data, pattern(100_000))
         server.transport.set_protocol(server)
         client.transport.write(b"last")
         await server.received(9)
-        assert server.data == b"firstlast"
+        assert_same(server.data, b"firstlast")

@@ -61,7 +61,8 @@ def peer_closes(transport, peer):
 @pytest.mark.parametrize("fallback", [False, True])
 @pytest.mark.parametrize("before", [queued, pytest.param(idle, marks=known_gap(
     "asyncio", "sendfile under way is forgotten by abort()", run=False))])
-@pytest.mark.parametrize("end", [abort, close_and_abort, peer_closes])
+@pytest.mark.parametrize("end", [abort, close_and_abort, pytest.param(
+    peer_closes, marks=known_gap("asyncio", "sets its waiter's exception twice", run=False))])
 async def test_sendfile_ends_with_its_connection(kind, before, fallback, end, large):
     async with link(kind) as (transport, protocol, peer):
         before(transport)
@@ -76,6 +77,7 @@ async def test_sendfile_ends_with_its_connection(kind, before, fallback, end, la
 
 
 @known_gap("uvloop", "sendfile is not implemented", run=False)
+@known_gap("asyncio", "sets its waiter's exception twice, or loses the error")
 @pytest.mark.parametrize("before", [queued, idle])
 async def test_sendfile_ends_with_a_reset(before, large):
     async with link("tcp-client") as (transport, protocol, peer):
@@ -90,6 +92,7 @@ async def test_sendfile_ends_with_a_reset(before, large):
 
 
 @known_gap("uvloop", "sendfile is not implemented", run=False)
+@known_gap("asyncio", "refuses every write after a sendfile that was cancelled while it waited")
 @kinds
 async def test_cancelled_sendfile_that_waits(kind, large):
     """The connection lives on: what was queued arrives, and so does what is written later."""
