@@ -76,7 +76,7 @@ def test_environment(variable, text, value):
 
 
 @pytest.mark.parametrize("variable, text, valid", [
-    ("ZCLOOP_RECEIVE", "zero", ["auto", "copy", "map"]), ("ZCLOOP_SEND", "", ["auto", "copy"]),
+    ("ZCLOOP_RECEIVE", "zero", ["auto", "copy", "map"]), ("ZCLOOP_SEND", "Copy", ["auto", "copy"]),
     ("ZCLOOP_FRIENDS", "maybe", ["off", "on"]), ("ZCLOOP_BUSY_POLL", "fast", ["auto", "off"]),
     ("ZCLOOP_BUSY_POLL", "-1", ["microseconds"]), ("ZCLOOP_FAST_STREAMS", "2", ["true", "false"]),
     ("ZCLOOP_ARENA_BYTES", "64M", ["bytes"]), ("ZCLOOP_ZEROCOPY_THRESHOLD", "0", ["bytes"])])
@@ -105,3 +105,7 @@ def test_a_loop_reads_the_environment(monkeypatch):
 def test_a_loop_wants_a_config():
     with pytest.raises(TypeError, match="Config"):
         zcloop.new_event_loop("map")
+
+
+def test_an_empty_variable_is_as_good_as_none():
+    assert zcloop.Config.from_env({"ZCLOOP_SEND": "", "ZCLOOP_BUSY_POLL": ""}) == zcloop.Config()

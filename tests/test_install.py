@@ -52,8 +52,10 @@ print(zcloop.__file__)
 
 
 def clean_environment():
-    """The environment without what would let a Python look outside its own installation."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    """The environment without what would let a Python look outside its own installation,
+    and without what an outer make tells an inner one."""
+    outer = ("PYTHON", "MAKE", "MFLAGS")
+    return {name: value for name, value in os.environ.items() if not name.startswith(outer)}
 
 
 def run(*command, cwd, env=None, expect=0):

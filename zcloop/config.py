@@ -91,15 +91,16 @@ class Config:
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Config:
         """The configuration that ``ZCLOOP_*`` variables ask for.
 
-        Raises :exc:`ValueError`, naming the variable and its valid values, for
-        a value that the field doesn't have and for a variable that is no field.
+        An empty variable counts as unset.  Raises :exc:`ValueError`, naming the
+        variable and its valid values, for a value that the field doesn't have and
+        for a variable of this prefix that is no field.
         """
         env = os.environ if environ is None else environ
         known = {f"ZCLOOP_{field.name.upper()}": field.name for field in dataclasses.fields(cls)}
         values: dict[str, Any] = {}
         for variable in sorted(env):
-            if not variable.startswith("ZCLOOP_"):
-                continue
+            if not variable.startswith("ZCLOOP_") or not env[variable]:
+                continue  # an empty variable is as good as none
             if variable not in known:
                 raise ValueError(f"{variable}: no such setting; valid are {', '.join(known)}")
             name = known[variable]

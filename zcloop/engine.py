@@ -24,6 +24,7 @@ use the ``_nogil`` variants.
 from __future__ import annotations
 
 import os
+import pathlib
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -31,9 +32,13 @@ from typing import Any
 try:
     from ._native import ffi, lib
 except ImportError as exc:  # pragma: no cover - a broken installation
+    here = pathlib.Path(__file__).parent
     raise ImportError(
-        "zcloop's native core is missing or doesn't fit this Python; "
-        "reinstall with 'pip install --force-reinstall zcloop' on Linux with CPython 3.11 or newer"
+        f"zcloop is imported from its source folder {here}, which has no compiled core: "
+        "run from another folder, or 'pip install -e .' in the clone"
+        if (here.parent / "native" / "zcloop.h").exists()
+        else "zcloop's native core is missing or doesn't fit this Python; "
+        "install zcloop again, on Linux with CPython 3.11 or newer"
     ) from exc
 
 Owner = Any

@@ -34,6 +34,13 @@ def run(
         if asyncio.iscoroutine(main):
             main.close()
         raise RuntimeError("zcloop.run() cannot be called from a running event loop")
+    if config is None:
+        try:
+            config = Config.from_env()
+        except ValueError:
+            if asyncio.iscoroutine(main):
+                main.close()
+            raise
     with asyncio.Runner(debug=debug, loop_factory=lambda: EventLoop(config)) as runner:
         return runner.run(main)
 
