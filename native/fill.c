@@ -15,7 +15,8 @@
 
 enum {
     LOWAT_MIN = 32 * 1024, /* below this a wake-up costs less than two setsockopts */
-    LOWAT_MAX = 1024 * 1024
+    LOWAT_MAX = 1024 * 1024,
+    STEP_MAX = 1024 * 1024 /* bytes a step: a fast peer must not keep the loop to itself */
 };
 
 int zc_set_lowat(zc_engine *engine, uint32_t slot, int bytes) {
@@ -34,12 +35,18 @@ int zc_set_lowat(zc_engine *engine, uint32_t slot, int bytes) {
     return 0;
 }
 
-/* Advances the fill by one recv.  True when it has ended: complete, or at an
- * end of stream or error that the next recv will report. */
+/* Advances the fill by what waits, STEP_MAX bytes at most.  True when it has
+ * ended: complete, or at an end of stream or error that the next recv will
+ * report.  When it hasn't and `ready` is still set, the caller sees to it that
+ * there is a next step. */
 bool zc_fill_step(zc_conn *conn) {
-    while (conn->fill_done < conn->fill_len) {
-        int64_t n = zc_conn_recv(conn, conn->fill_buf + conn->fill_done,
-                                 conn->fill_len - conn->fill_done);
+    size_t taken = 0;
+    while (conn->fill_done < conn->fill_len && taken < STEP_MAX) {
+        size_t want = conn->fill_len - conn->fill_done;
+        if (want > STEP_MAX - taken) {
+            want = STEP_MAX - taken;
+        }
+        int64_t n = zc_conn_recv(conn, conn->fill_buf + conn->fill_done, want);
         if (n == -EAGAIN) {
             return false;
         }
@@ -48,6 +55,7 @@ bool zc_fill_step(zc_conn *conn) {
             return true;
         }
         conn->fill_done += (size_t)n;
+        taken += (size_t)n;
         conn->stats.bytes_filled += (uint64_t)n;
         if (!conn->ready) {
             break;
@@ -80,6 +88,9 @@ int64_t zc_fill_begin(zc_engine *engine, uint32_t slot, char *buf, size_t len) {
         return (int64_t)conn->fill_done;
     }
     zc_fill_aim(engine, slot);
+    if (conn->ready && !conn->paused) {
+        zc_again_push(engine, slot);
+    }
     return (int64_t)conn->fill_done;
 }
 

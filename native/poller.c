@@ -65,6 +65,9 @@ static void service_read(zc_engine *engine, uint32_t slot) {
             zc_emit(engine, slot, ZC_FILLED, 0, 0);
         } else {
             zc_fill_aim(engine, slot);
+            if (conn->ready) {
+                zc_again_push(engine, slot);
+            }
         }
     } else if (conn->mode == ZC_MODE_BUFFERED) {
         zc_emit(engine, slot, ZC_READABLE, 0, 0);

@@ -602,7 +602,7 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
         except exceptions.LimitOverrunError as exc:
             self._drop_long_line(exc.consumed)
             self._maybe_resume_transport()
-            raise ValueError(exc.args[0]) from exc
+            raise ValueError(exc.args[0])  # noqa: B904 (asyncio's has no __cause__)
 
     def _drop_long_line(self, length: int) -> None:
         """Remove a line of `length` and its end, or everything if its end is not there."""

@@ -155,10 +155,11 @@ async def test_cancelled_between_completion_and_waking_up():
     assert await reader.readexactly(N + 5) == DATA + b"after"
 
 
-async def test_back_pressure_after_that():
+@pytest.mark.parametrize("got", [N - 1, N])
+async def test_back_pressure_after_that(got):
     reader, transport = connected(limit=FILL_MIN)
     task = await started(reader.readexactly(N))
-    transport.arrive(DATA)
+    transport.arrive(DATA[:got])
     await cancelled(task)
     assert transport.paused
     assert await reader.readexactly(N - FILL_MIN) == DATA[:N - FILL_MIN]
@@ -449,6 +450,32 @@ async def test_a_fast_peer_does_not_starve_the_loop():
     await task
     assert others >= 9
     assert transport.filled == rounds * N
+
+
+async def test_end_of_file_by_hand_while_filling():
+    reader, transport = connected()
+    task = await started(reader.readexactly(N))
+    transport.arrive(DATA[:100])
+    reader.feed_eof()
+    assert not reader.at_eof()
+    with pytest.raises(asyncio.IncompleteReadError) as info:
+        await task
+    assert info.value.partial == DATA[:100]
+    assert reader.at_eof()
+
+
+async def test_nothing_is_delivered_while_it_lets_the_loop_run():
+    reader, transport = connected()
+
+    async def two():
+        return await reader.readexactly(N), await reader.readexactly(N)
+
+    reader._burst = BURST_MAX
+    transport.kernel += DATA
+    task = await started(two())
+    transport.arrive(DATA)
+    assert await task == (DATA, DATA)
+    assert transport.delivered == 0
 
 
 @pytest.mark.parametrize("then", ["cancelled", "more", "stolen"])

@@ -86,7 +86,7 @@ class Side:
         if exc is None:
             return task.result()
         return (type(exc), str(exc), getattr(exc, "partial", None), getattr(exc, "consumed", None),
-                type(exc.__context__))
+                type(exc.__context__), type(exc.__cause__))
 
 
 async def compare(steps, limit):
