@@ -44,10 +44,12 @@ class StreamWriter(asyncio.StreamWriter):
         Raises what the connection was lost with; ConnectionResetError if it was closed.
         """
         reader = self._reader
-        if reader is not None:
-            exc = reader.exception()
-            if exc is not None:
-                raise exc
+        if type(reader) is StreamReader:
+            exc = reader._exception
+        else:
+            exc = None if reader is None else reader.exception()
+        if exc is not None:
+            raise exc
         if self._transport.is_closing():
             # Lets connection_lost be called, so that a loop of writes sees the error.
             await asyncio.sleep(0)
