@@ -77,7 +77,7 @@ int zc_conn_add(zc_engine *engine, int fd, int mode, int flags) {
     conn->fd = fd;
     conn->mode = (uint8_t)mode;
     conn->probe_after_short = (flags & ZC_CONN_PROBE_AFTER_SHORT) != 0;
-    conn->lowat = 1;
+    conn->lowat = conn->idle_lowat = 1;
     engine->live++;
     return (int)slot;
 }
@@ -128,6 +128,7 @@ int zc_conn_set_mode(zc_engine *engine, uint32_t slot, int mode) {
     zc_conn *conn = zc_conn_live(engine, slot);
     ZC_ASSERT((mode == ZC_MODE_LISTEN) == (conn->mode == ZC_MODE_LISTEN));
     conn->mode = (uint8_t)mode;
+    zc_unaim(engine, slot); /* the protocol may be another one */
     return 0;
 }
 

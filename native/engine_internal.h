@@ -17,9 +17,20 @@ enum {
     ZC_MIN_ROOM = 16 * 1024,     /* least scratch worth starting a recv with */
     ZC_SIZED_MIN = 8 * 1024,
     ZC_SIZED_MAX = 256 * 1024,
+    ZC_LARGE = 64 * 1024,        /* a recv of so much lets other threads run meanwhile */
     ZC_MAX_ACCEPTS = 64,         /* a batch, so that a flood can't starve the rest */
     ZC_NO_SLOT = 0xffffffff
 };
+
+/* See map_policy.c. */
+typedef struct {
+    uint8_t policy;   /* enum zc_map_policy */
+    bool asked;       /* there was a destination for pages */
+    uint8_t level;    /* failures in a row: 0 = the stream yields pages, or wasn't tried */
+    uint32_t skip;    /* bytes that no mapping can bring, before it can go on */
+    uint64_t backoff; /* bytes to receive by copying before the next attempt */
+    uint64_t judged, mapped;
+} zc_map_state;
 
 /*
  * One connection.
@@ -47,11 +58,17 @@ typedef struct {
     bool sized_all; /* the size last asked was reported whole */
     bool want_write;
     bool out_armed;
+    bool fill_floats; /* where the result begins in fill_memory isn't fixed yet */
     char *fill_buf; /* not NULL: a fill is under way */
     size_t fill_len, fill_done;
-    int lowat; /* what SO_RCVLOWAT was last set to; 1 = the default */
+    zc_memory *fill_memory; /* not NULL: pages may be moved into it */
+    int lowat;      /* what SO_RCVLOWAT was last set to; 1 = the default */
+    int idle_lowat; /* what it is when no fill is under way */
+    bool aimed;     /* ... is at what an exact PageBuffer lacks */
+    zc_map_state map;
     uint64_t batch; /* the poll that read from it last */
-    int error;      /* -errno that recv reported, which the kernel does once; 0: none */
+    int error;          /* -errno that recv reported, which the kernel does once; 0: none */
+    int deferred_error; /* the same of the mapping call; comes after what is queued */
     zc_conn_stats stats;
 } zc_conn;
 
@@ -107,6 +124,11 @@ struct zc_engine {
     bool batching; /* records were handed out and not settled */
     zc_corked cork;
     zc_spin spin;
+    struct {
+        int policy;         /* of new connections */
+        uint32_t min_bytes; /* waiting, below which "auto" doesn't map */
+        int unsupported;    /* errno that says why this kernel doesn't; 0: it does, or wasn't asked */
+    } map;
     zc_engine_stats stats;
 };
 
@@ -124,7 +146,11 @@ static inline zc_conn *zc_conn_live(const zc_engine *engine, uint32_t slot) {
 void zc_again_push(zc_engine *engine, uint32_t slot);
 int zc_conn_inq(const zc_conn *conn);
 int64_t zc_conn_recv(zc_conn *conn, char *buf, size_t len);
-bool zc_fill_step(zc_conn *conn);
+void zc_map_copied(zc_conn *conn, size_t count);
+bool zc_fill_step(zc_engine *engine, zc_conn *conn);
+size_t zc_fill_map_step(zc_engine *engine, zc_conn *conn, size_t want);
+int zc_lowat_for(size_t left);
+void zc_unaim(zc_engine *engine, uint32_t slot);
 void zc_fill_aim(zc_engine *engine, uint32_t slot);
 int zc_arm_out(zc_engine *engine, uint32_t slot);
 void zc_accept_some(zc_engine *engine, uint32_t slot);

@@ -61,7 +61,7 @@ static void service_read(zc_engine *engine, uint32_t slot) {
     conn->batch = engine->stats.polls;
     conn->stats.wakeups++;
     if (conn->fill_buf != NULL) {
-        if (zc_fill_step(conn)) {
+        if (zc_fill_step(engine, conn)) {
             zc_emit(engine, slot, ZC_FILLED, 0, 0);
         } else {
             zc_fill_aim(engine, slot);

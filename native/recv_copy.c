@@ -5,8 +5,6 @@
 
 #include "engine_internal.h"
 
-enum { LARGE = 64 * 1024 };
-
 /*
  * One recv, and what it says about the edge.
  *
@@ -20,11 +18,18 @@ int64_t zc_conn_recv(zc_conn *conn, char *buf, size_t len) {
     if (conn->error < 0) {
         return conn->error;
     }
+    if (conn->map.skip > 0 && len > conn->map.skip) {
+        len = conn->map.skip; /* pages may follow, which then begin where pages must */
+    }
     ssize_t n;
     do {
         n = recv(conn->fd, buf, len, MSG_DONTWAIT);
     } while (n < 0 && errno == EINTR);
     conn->stats.recv_calls++;
+    if (conn->deferred_error < 0 && (n == 0 || (n < 0 && errno == EAGAIN))) {
+        conn->error = conn->deferred_error;
+        return conn->error;
+    }
     if (n < 0) {
         int error = errno;
         if (error == EAGAIN) {
@@ -35,8 +40,11 @@ int64_t zc_conn_recv(zc_conn *conn, char *buf, size_t len) {
         return -error;
     }
     conn->stats.bytes_received += (uint64_t)n;
+    if (conn->map.skip > 0 || conn->map.backoff > 0) {
+        zc_map_copied(conn, (size_t)n);
+    }
     conn->eof = n == 0 && len > 0;
-    conn->large = n >= LARGE;
+    conn->large = n >= ZC_LARGE;
     conn->sized = n >= ZC_SIZED_MIN;
     if ((size_t)n == len || conn->hup || n == 0) {
         conn->ready = true;
@@ -55,6 +63,7 @@ int64_t zc_conn_recv(zc_conn *conn, char *buf, size_t len) {
 
 int64_t zc_recv(zc_engine *engine, uint32_t slot, char *buf, size_t len) {
     zc_conn *conn = zc_conn_live(engine, slot);
+    zc_unaim(engine, slot);
     int64_t n = zc_conn_recv(conn, buf, len);
     /* The caller saw the edge; if bytes may be left, the engine owns it again. */
     if (n > 0 && conn->ready && !conn->paused) {

@@ -17,6 +17,8 @@
 /* cdef: begin */
 
 typedef struct zc_engine zc_engine;
+typedef struct zc_slice zc_slice;   /* pages.c */
+typedef struct zc_memory zc_memory; /* page_memory.c */
 
 /* What a record says.  One connection yields at most one reading record
  * (DATA, SIZED, READABLE, FILLED, EOF, ERROR) a batch, so that a protocol which pauses inside
@@ -68,6 +70,8 @@ typedef struct {
     /* 64 bits each, in the order of zcloop.stats.ConnStats */
     uint64_t bytes_received, recv_calls, bytes_filled, fills, wakeups;
     uint64_t bytes_sent, send_calls, send_short, sendfile_bytes, lowat_set;
+    uint64_t bytes_mapped, bytes_copybuf, map_calls, map_unmappable, map_backed_off;
+    uint64_t map_arena_full, map_not_moved, map_unsupported;
 } zc_conn_stats;
 
 typedef struct {
@@ -123,6 +127,49 @@ int zc_recv_is_large(const zc_engine *engine, uint32_t slot); /* the last one wa
 int64_t zc_fill_begin(zc_engine *engine, uint32_t slot, char *buf, size_t len);
 int64_t zc_fill_end(zc_engine *engine, uint32_t slot); /* bytes filled */
 int zc_set_lowat(zc_engine *engine, uint32_t slot, int bytes);
+
+/* The same into contiguous memory that pages may be moved into.  Its first `have` bytes, at its
+ * beginning, count as filled already; `len` is the sum; one page more must be there.
+ * zc_memory_origin tells afterwards where in it the result begins. */
+int64_t zc_fill_begin_pages(zc_engine *engine, uint32_t slot, zc_memory *memory, size_t have,
+                            size_t len);
+/* What SO_RCVLOWAT is while no fill is under way. */
+int zc_set_idle_lowat(zc_engine *engine, uint32_t slot, int bytes);
+
+/* map_policy.c: which connections map, and when. */
+enum zc_map_policy {
+    ZC_MAP_NEVER = 0,
+    ZC_MAP_AUTO = 1,  /* where the stream has proved mappable */
+    ZC_MAP_ALWAYS = 2 /* at every chance */
+};
+/* For connections that ask from now on; "auto" needs min_bytes waiting. */
+int zc_engine_set_map(zc_engine *engine, int policy, uint32_t min_bytes);
+int zc_engine_map_unsupported(const zc_engine *engine); /* errno, or 0 */
+/* This one's destinations are worth mapping; level: failures in a row that its route had. */
+int zc_conn_set_map(zc_engine *engine, uint32_t slot, int level);
+int zc_conn_ask_map(zc_engine *engine, uint32_t slot); /* 1: nobody has asked for it yet */
+int zc_conn_may_map(const zc_engine *engine, uint32_t slot); /* 1: it would be tried now */
+int zc_conn_map_level(const zc_engine *engine, uint32_t slot);
+
+/* recv_pages.c: 1 = a run of pages, of straggling bytes behind them, or of both;
+ * 0 = zc_recv into the protocol's buffer.  The caller owns the run's slice. */
+typedef struct {
+    zc_slice *slice; /* NULL: nothing was mapped */
+    char *start;
+    size_t mapped, copied;
+    char copybuf[4096];
+} zc_page_run;
+int zc_recv_pages(zc_engine *engine, uint32_t slot, zc_page_run *run);
+int64_t zc_recv_memory(zc_engine *engine, uint32_t slot, zc_memory *memory, size_t at, size_t len);
+
+/* calibrate.c: CPU nanoseconds a page, received and read once.  A few milliseconds; -errno where
+ * nothing could be mapped over loopback. */
+typedef struct {
+    uint32_t mapped_ns; /* mapped, and unmapped later */
+    uint32_t fresh_ns;  /* copied into memory that was never touched */
+    uint32_t warm_ns;   /* copied into memory that is in the cache */
+} zc_calibration;
+int zc_calibrate(zc_calibration *out);
 
 /* cork.c: a small write inside a batch is held until the callback that made it
  * has returned and zc_uncork is called, so that what one callback writes leaves together;

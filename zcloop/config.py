@@ -13,11 +13,9 @@ RECEIVE_MODES = ("auto", "copy", "map")
 SEND_MODES = ("auto", "copy", "zerocopy")
 SWITCHES = ("off", "on")
 NOT_BUILT: dict[str, tuple[str, ...]] = {
-    "receive": ("map",),
     "send": ("zerocopy",),
     "zerocopy_threshold": (),
     "friends": ("on",),
-    "arena_bytes": (),
 }
 """Values (none named: any but None) that are valid but do nothing yet; a loop that is
 given one warns."""
@@ -37,8 +35,9 @@ class Config:
     field's name in capitals (``ZCLOOP_BUSY_POLL=off``); see :meth:`from_env`.
 
     receive
-        ``"auto"``, ``"copy"`` or ``"map"``: how received bytes reach memory
-        that the receiver keeps.
+        How bytes reach memory that the receiver keeps (``PagesProtocol``, ``PageBuffer``,
+        ``readview``): ``"auto"`` maps the kernel's pages where the stream has whole ones and
+        it costs less here, ``"map"`` wherever it can, ``"copy"`` never.
     send
         ``"auto"``, ``"copy"`` or ``"zerocopy"``.
     zerocopy_threshold

@@ -73,9 +73,11 @@ _STAGES = {
     lib.FAILED_GET_BUFFER: "get_buffer",
     lib.FAILED_RECEIVE: None,
     lib.FAILED_BUFFER_UPDATED: "buffer_updated",
+    lib.FAILED_PAGES_RECEIVED: "pages_received",
 }
-Reader = tuple[Callable[[int], object], int, Callable[[int], object]]
-"""How a buffered protocol is read: get_buffer, its size hint, buffer_updated."""
+Reader = tuple[Any, ...]
+"""How a buffered protocol is read: get_buffer, its size hint, buffer_updated; and
+pages_received, if it takes pages."""
 
 _RECORD = struct.Struct("=IIiI")
 _RECORD_BYTES = _RECORD.size
@@ -113,11 +115,14 @@ class Engine:
         "_remove_reader",
         "_sinks_id",
         "_spin_scheduled",
+        "arena_bytes",
         "batching",
         "c",
         "fills",
+        "maps",
         "owners",
         "readers",
+        "receive",
         "sinks",
     )
 
@@ -127,6 +132,8 @@ class Engine:
         remove_reader: Callable[[int], object],
         call_soon: Callable[..., object],
         busy_poll: str | int,
+        receive: str,
+        arena_bytes: int | None,
     ) -> None:
         pointer = lib.zc_engine_new(SCRATCH_BYTES)
         if pointer == ffi.NULL:
@@ -140,11 +147,15 @@ class Engine:
         self._poll_scheduled = False
         self._spin_scheduled = False
         self.batching = False
+        self.receive = receive
+        self.arena_bytes = arena_bytes
+        self.maps: bool | None = None
+        """Whether connections may map what they receive; None: nobody wanted it yet."""
         self.fills = 0
         """How many connections are filling somebody's memory: their copies are large."""
         self.sinks: list[Callable[[bytes], object]] = []
         self.readers: list[Reader | Callable[[], object]] = []
-        self._failures: list[tuple[int, int, BaseException]] = []
+        self._failures: list[tuple[int, int, BaseException, bytes | None]] = []
         # The lists live as long as the engine, so their ids stay good.
         self._sinks_id = id(self.sinks)
         self._readers_id = id(self.readers)
@@ -287,10 +298,10 @@ class Engine:
             self.schedule_poll()
             raise
 
-    def _on_failure(self, slot: int, stage: int, exc: BaseException) -> None:
+    def _on_failure(self, slot: int, stage: int, exc: BaseException, rest: bytes | None) -> None:
         owner = self.owners[slot]
         if owner is not None:
-            owner._on_callback_failed(_STAGES[stage], exc)
+            owner._on_callback_failed(_STAGES[stage], exc, rest)
         elif isinstance(exc, (SystemExit, KeyboardInterrupt)):
             raise exc
 

@@ -90,6 +90,8 @@ class EventLoop(StdlibMethods, WatchMethods, uvloop.Loop):  # type: ignore[misc]
                 super(WatchMethods, self).remove_reader,
                 self.call_soon,
                 self._config.busy_poll,
+                self._config.receive,
+                self._config.arena_bytes,
             )
         return engine
 

@@ -30,10 +30,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .chunks import ChunkQueue, as_bytes, find_first, uninitialised_bytes, writable
+from .pages import PAGE_BYTES, PageMemory, filled_view, put_bytes
 
 # Reads that lack fewer bytes than this are answered from chunks: one copy of so little is
 # cheaper than telling the transport about it.
 FILL_MIN = 32 * 1024
+
+# A view of fewer bytes than this is not worth memory of its own for pages: setting that up and
+# giving it back costs as much as receiving a few pages.
+VIEW_MIN = 64 * 1024
+
+# Bytes that have been received before and are copied to where the pages follow them.
+FLOAT_MAX = 64 * 1024
 
 # Reads that complete without waiting never let the loop run. After this many bytes of them
 # in a row the reader lets it run once, so that a fast peer cannot starve the others.
@@ -54,7 +62,7 @@ class _Fill:
 
     __slots__ = ("buf", "end", "stop", "transport")
 
-    def __init__(self, buf: bytes | memoryview, end: int, stop: int) -> None:
+    def __init__(self, buf: bytes | memoryview | PageMemory, end: int, stop: int) -> None:
         self.buf = buf
         self.end = end
         self.stop = stop
@@ -63,6 +71,8 @@ class _Fill:
     def chunk(self, end: int) -> bytes:
         """``buf[:end]`` as bytes that stay what they are; no copy for a whole result."""
         buf = self.buf
+        if isinstance(buf, PageMemory):
+            return bytes(filled_view(buf, end))
         return buf[:end] if type(buf) is bytes else bytes(buf[:end])
 
 
@@ -297,14 +307,19 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
             return None
         return transport if transport.is_reading() else None
 
-    async def _fill_up(self, transport: Any, buf: bytes | memoryview, stop: int) -> bool:
+    async def _fill_up(
+        self, transport: Any, buf: bytes | memoryview | PageMemory, stop: int
+    ) -> bool:
         """Move the queue into `buf` and have `transport` fill the rest, up to `stop`.
 
-        `buf` is a writable view of bytes, or ``bytes`` that nobody has seen; the queue holds
-        less than `stop`. True when ``buf[:stop]`` is full. False when it did not come to
+        `buf` is a writable view of bytes, ``bytes`` that nobody has seen, or page memory; the
+        queue holds less than `stop`. True when ``buf[:stop]`` is full. False when it did not come to
         that: then everything is in the queue, and the caller looks there again.
         """
-        start = self._take_into(writable(buf) if isinstance(buf, bytes) else buf)
+        if isinstance(buf, PageMemory):
+            start = put_bytes(buf, self._take_all()) if self._head else 0
+        else:
+            start = self._take_into(writable(buf) if isinstance(buf, bytes) else buf)
         fill = self._fill = _Fill(buf, start, stop)
         try:
             end = transport._fill_begin(buf, start, stop, self._fill_done)
@@ -575,8 +590,38 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
                 await self._wait_for_data("readinto_exactly", n)
 
     async def readview(self, n: int) -> memoryview:
-        """Exactly `n` bytes as a read-only view, which may be kept. Raises like `readexactly`."""
+        """Exactly `n` bytes as one read-only, contiguous view, which may be kept.
+
+        Where the stream has whole pages and `Config.receive` allows it, its memory is the
+        kernel's, received without a copy, and otherwise that of a `bytes`. Raises like
+        `readexactly`.
+        """
+        if n >= VIEW_MIN:
+            view = await self._read_pages(n)
+            if view is not None:
+                return view
         return memoryview(await self.readexactly(n))
+
+    async def _read_pages(self, n: int) -> memoryview | None:
+        """`readview` by way of memory that pages can be moved into; None: not here, not now."""
+        while self._exception is None and not self._eof:
+            have = self._size()
+            if self._fill is not None:
+                if self._unfill():
+                    return None
+                continue
+            if have > FLOAT_MAX or n - have < FILL_MIN:
+                return None
+            transport = self._fill_transport("readview")
+            if transport is None or not transport._can_map():
+                return None
+            try:
+                memory = PageMemory(n + PAGE_BYTES)
+            except MemoryError:
+                return None
+            if await self._fill_up(transport, memory, n):
+                return filled_view(memory, n)
+        return None
 
     async def readline(self) -> bytes:
         """One line with its ``b"\\n"``; without one if the stream ends first; ``b""`` at its end.

@@ -8,7 +8,9 @@ protocol           path
 ``Protocol``       the engine receives into its scratch area; the record's bytes
                    become one ``bytes`` of their exact size
 ``BufferedProtocol`` the engine says that bytes wait; one ``recv`` goes straight
-                   into the buffer that the protocol gives
+                   into the buffer that the protocol gives; where that is a
+                   ``PageBuffer``, pages are moved into it instead
+``PagesProtocol``  the same, but pages that can be mapped are handed over as views
 a fill             the engine receives into the reader's result until it is full
 =================  ==============================================================
 
@@ -20,12 +22,16 @@ and comes first on resumption.
 from __future__ import annotations
 
 import asyncio
+import operator
+import socket
 from asyncio.log import logger
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .engine import GIL_HELD_MAX, Engine, ffi, lib, os_error
+from .mapping import enable, recall, remember
+from .pages import PagesProtocol
 from .states import ConnState
 
 if TYPE_CHECKING:
@@ -41,6 +47,8 @@ __all__ = ["ReceiveHalf", "wants_buffers"]
 
 _CHARS = ffi.typeof("char[]")
 _from_buffer = ffi.from_buffer
+_MAPPABLE = (int(socket.AF_INET), int(socket.AF_INET6))
+_LOWAT_MAX = 2**31 - 1
 _OPEN = ConnState.OPEN
 _SHAPE_SIZE_HINT = 256 * 1024
 _DATA_MODE = lib.ZC_MODE_DATA
@@ -73,6 +81,8 @@ class ReceiveHalf:
         _fill: Callable[[int], object] | None
         _fill_keep: Any
         _fill_start: int
+        _maps: bool | None
+        _read_lowat: int
         _c: Any
 
         def _fatal_error(self, exc: BaseException, message: str) -> None: ...
@@ -98,16 +108,57 @@ class ReceiveHalf:
                 # asyncio's hint is -1; protocols of that shape only, as uvloop takes
                 # them, may want uvloop's, which is a size.
                 by_type = isinstance(protocol, asyncio.BufferedProtocol)
-                engine.readers[self._slot] = (
+                reader: tuple[Any, ...] = (
                     partial(self._context.run, protocol.get_buffer),
                     -1 if by_type else _SHAPE_SIZE_HINT,
                     partial(self._context.run, protocol.buffer_updated),
+                    self._wants_pages,
                 )
+                if isinstance(protocol, PagesProtocol) and self._wants_pages():
+                    reader += (partial(self._context.run, protocol.pages_received),)
+                engine.readers[self._slot] = reader
             else:
                 engine.sinks[self._slot] = partial(self._context.run, protocol.data_received)
                 engine.readers[self._slot] = self._report_anew
         mode = _BUFFERED_MODE if wants_buffers_now else _DATA_MODE
         lib.zc_conn_set_mode(engine.c, self._slot, mode)
+
+    def _wants_pages(self: _Self) -> bool:
+        """There is memory that pages can go to: have the engine map, where that pays."""
+        if self._maps is None and self._slot >= 0:
+            engine = self._engine
+            if engine.maps is None:
+                engine.maps = enable(engine, engine.receive, engine.arena_bytes)
+            self._maps = engine.maps and self._kind[0] in _MAPPABLE
+            if self._maps:
+                lib.zc_conn_set_map(engine.c, self._slot, recall(self._route_key()))
+        return bool(self._maps)
+
+    def _can_map(self: _Self) -> bool:
+        """Whether page memory would be mapped into now: else a copy is better made elsewhere."""
+        return self._wants_pages() and bool(lib.zc_conn_may_map(self._c, self._slot))
+
+    def _remember_route(self: _Self) -> None:
+        """What this connection has learned is of use to the next one from there."""
+        if self._maps and lib.zc_conn_counters(self._c, self._slot).map_calls:
+            remember(self._route_key(), lib.zc_conn_map_level(self._c, self._slot))
+
+    def set_read_lowat(self: _Self, nbytes: int) -> None:
+        """Wake the protocol only when at least ``nbytes`` wait (SO_RCVLOWAT, socket(7)).
+
+        A promise of the caller that the peer will send as many without being answered:
+        fewer wake nobody, ever, except with the end of the stream, an error or a full
+        receive buffer.  The kernel caps it at half of that buffer, which it lets
+        grow.  1 is the default.  A read of a stream that knows what it waits for sets
+        its own for as long as it lasts.  Raises :exc:`ValueError` below 1 and
+        :exc:`OSError` where the socket doesn't take it.
+        """
+        nbytes = operator.index(nbytes)
+        if not 1 <= nbytes <= _LOWAT_MAX:
+            raise ValueError(f"nbytes={nbytes}: valid are 1 to {_LOWAT_MAX}")
+        self._read_lowat = nbytes
+        if self._slot >= 0 and (code := lib.zc_set_idle_lowat(self._c, self._slot, nbytes)):
+            raise os_error(code)
 
     def _report_anew(self: _Self) -> None:
         """The record says that a buffer is wanted, but the protocol has changed since."""
@@ -135,15 +186,20 @@ class ReceiveHalf:
             buffer = self._protocol.get_buffer(len(rest))
             if not len(buffer):
                 raise RuntimeError("get_buffer() returned an empty buffer")
-            with memoryview(buffer) as view, view.cast("B") as flat:
-                count = min(len(flat), len(rest))
-                flat[:count] = rest[:count]
+            count = put_bytes(buffer, rest)
             self._protocol.buffer_updated(count)
             rest = rest[count:]
 
-    def _on_callback_failed(self: _Self, callback: str | None, exc: BaseException) -> None:
+    def _on_callback_failed(
+        self: _Self, callback: str | None, exc: BaseException, rest: bytes | None = None
+    ) -> None:
+        """A callback raised; ``rest`` was received before and not handed on any more."""
         if isinstance(exc, (SystemExit, KeyboardInterrupt)):
-            if self._slot >= 0:
+            if rest:
+                self._stash = [rest, *(self._stash or ())]
+                self._schedule_stash()
+                self._route()
+            elif self._slot >= 0:
                 self._report_anew()  # a buffer's bytes still wait, and no edge will say so
             raise exc
         if callback == "data_received" and self._buffered:
@@ -255,6 +311,8 @@ class ReceiveHalf:
     ) -> int:
         """Receive into ``buf[start:stop]`` until it is full.
 
+        ``buf`` is ``bytes`` that nobody has seen, a writable buffer, or page memory of
+        ``stop`` bytes and a page, whose first ``start`` are in place.
         Returns the index one past the last byte that was there already; when
         that is ``stop``, the fill is over.  Otherwise ``done(end)`` is called
         once, later, in the connection's context: with ``stop``, or with less when the stream
@@ -274,9 +332,14 @@ class ReceiveHalf:
             self._fill, self._fill_start = done, at
             self._loop.call_soon(self._end_fill_unfinished, done, context=self._context)
             return at
-        keep = _from_buffer(_CHARS, buf, not isinstance(buf, bytes))
-        begin = lib.zc_fill_begin_nogil if stop - at > GIL_HELD_MAX else lib.zc_fill_begin
-        count = int(begin(self._engine.c, self._slot, keep + at, stop - at))
+        if isinstance(buf, PageMemory):
+            keep: Any = memory_of(buf)
+            count = int(lib.zc_fill_begin_pages_nogil(self._c, self._slot, keep, at, stop))
+            at = 0  # it counts from the beginning of the result
+        else:
+            keep = _from_buffer(_CHARS, buf, not isinstance(buf, bytes))
+            begin = lib.zc_fill_begin_nogil if stop - at > GIL_HELD_MAX else lib.zc_fill_begin
+            count = int(begin(self._c, self._slot, keep + at, stop - at))
         if count < 0:
             raise os_error(count)
         if at + count < stop:

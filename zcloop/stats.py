@@ -15,6 +15,13 @@ class ConnStats:
     ``bytes_filled`` is the part of ``bytes_received`` that went straight into a
     reader's result; ``send_short`` counts sends that the kernel didn't take
     whole; ``wakeups`` counts readable events; ``lowat_set`` changes of SO_RCVLOWAT.
+
+    ``bytes_mapped`` came as the kernel's pages, ``bytes_copybuf`` were copied by a
+    mapping call behind them.  Of ``map_calls``, ``map_unmappable`` found no page first in
+    the queue.  Reasons to copy instead: ``map_backed_off`` counts how often a stream
+    of too few pages was given a rest, ``map_arena_full`` and ``map_unsupported`` what they say.
+    ``map_not_moved`` counts ranges that were copied from their pages, since they
+    couldn't be moved into contiguous memory.
     """
 
     bytes_received: int = 0
@@ -27,6 +34,14 @@ class ConnStats:
     send_short: int = 0
     sendfile_bytes: int = 0
     lowat_set: int = 0
+    bytes_mapped: int = 0
+    bytes_copybuf: int = 0
+    map_calls: int = 0
+    map_unmappable: int = 0
+    map_backed_off: int = 0
+    map_arena_full: int = 0
+    map_not_moved: int = 0
+    map_unsupported: int = 0
 
     @classmethod
     def from_native(cls, counters: bytes) -> ConnStats:

@@ -107,12 +107,14 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         "_hindered",
         "_kind",
         "_last_counters",
+        "_maps",
         "_paused",
         "_peername",
         "_protocol",
         "_queue",
         "_queued",
         "_read_eof",
+        "_read_lowat",
         "_server",
         "_slot",
         "_sock",
@@ -163,6 +165,8 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         self._fill: Callable[[int], object] | None = None
         self._fill_keep: Any = None
         self._fill_start = 0
+        self._maps: bool | None = None  # not asked yet
+        self._read_lowat = 1
         # sending
         self._queue: deque[Any] | None = None  # made when first needed: it takes 600 bytes
         self._queued = self._head = 0
@@ -201,6 +205,8 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
             if waiter is not None and not waiter.done():
                 waiter.set_exception(exc)
             return
+        if self._read_lowat > 1:
+            lib.zc_set_idle_lowat(self._c, self._slot, self._read_lowat)
         try:
             if self._state is ConnState.STARTING:
                 self._advance(ConnState.OPEN)
@@ -290,6 +296,7 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         """Give slot and descriptor back."""
         if self._slot >= 0:
             self._last_counters = self._engine.conn_counters(self._slot)
+            self._remember_route()
             self._engine.remove(self._slot)
             self._slot = -1
         transports = self._loop._transports_by_fd
@@ -313,6 +320,11 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
             if self._fill_keep is not None:
                 self._end_native_fill()
             self._release()
+
+    def _route_key(self) -> Any:
+        """The peer's address without its port: what a route's memory goes by."""
+        peer = self._peername
+        return peer >> 16 if isinstance(peer, int) else peer and peer[0]
 
     def _need_sock(self) -> socket.socket:
         """The descriptor as a socket object, which most connections never need."""

@@ -12,20 +12,43 @@
  */
 
 /* Which callback raised. */
-enum { FAILED_DATA_RECEIVED, FAILED_GET_BUFFER, FAILED_RECEIVE, FAILED_BUFFER_UPDATED };
+enum {
+    FAILED_DATA_RECEIVED,
+    FAILED_GET_BUFFER,
+    FAILED_RECEIVE,
+    FAILED_BUFFER_UPDATED,
+    FAILED_PAGES_RECEIVED
+};
 
-static void zcpy_note_failure(PyObject *failures, uint32_t slot, int stage) {
+/* What a reader is made of: ReceiveHalf._route. */
+enum {
+    READER_GET_BUFFER,
+    READER_SIZE_HINT,
+    READER_BUFFER_UPDATED,
+    READER_WANTS_PAGES,   /* to be asked before the first page memory of the connection is used */
+    READER_PAGES_RECEIVED /* only where the protocol takes pages */
+};
+
+/* What records of a slot go to: engine.Engine's lists. */
+typedef struct {
+    PyObject *sinks, *readers, *failures;
+} zcpy_tables;
+
+/* `rest`: bytes of the connection that weren't handed on any more, or NULL; consumed. */
+static void zcpy_note_failure(PyObject *failures, uint32_t slot, int stage, PyObject *rest) {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
     PyErr_NormalizeException(&type, &value, &traceback);
     if (traceback != NULL) {
         PyException_SetTraceback(value, traceback);
     }
-    PyObject *failure = Py_BuildValue("(IiO)", (unsigned)slot, stage, value);
+    PyObject *failure =
+        Py_BuildValue("(IiOO)", (unsigned)slot, stage, value, rest == NULL ? Py_None : rest);
     if (failure == NULL || PyList_Append(failures, failure) < 0) {
         PyErr_Clear(); /* out of memory: the exception is lost, the loop goes on */
     }
     Py_XDECREF(failure);
+    Py_XDECREF(rest);
     Py_XDECREF(type);
     Py_XDECREF(value);
     Py_XDECREF(traceback);
@@ -85,8 +108,36 @@ static int zcpy_deliver_sized(zc_engine *engine, zc_event *record, PyObject *sin
     return failed ? FAILED_DATA_RECEIVED : -1;
 }
 
-/* The memory of the protocol's buffer, or -1 with asyncio's own complaints. */
-static int zcpy_borrow(PyObject *buffer, Py_buffer *view, int *stage) {
+/* What a protocol lent: its memory, and whether it is memory that pages can be moved into. */
+typedef struct {
+    Py_buffer view;
+    zc_memory *memory; /* NULL: plain memory */
+    size_t at;         /* where in it the view begins */
+} zcpy_buffer;
+
+static PyObject *zcpy_get_buffer(PyObject *reader) {
+    return PyObject_CallFunctionObjArgs(PyTuple_GetItem(reader, READER_GET_BUFFER),
+                                        PyTuple_GetItem(reader, READER_SIZE_HINT), NULL);
+}
+
+static void zcpy_give_back(zcpy_buffer *target) { PyBuffer_Release(&target->view); }
+
+/* Page memory is read-only for Python: it may hold the kernel's pages. */
+static int zcpy_borrow_pages(PyObject *buffer, zcpy_buffer *target) {
+    if (PyObject_GetBuffer(buffer, &target->view, PyBUF_SIMPLE) < 0) {
+        return -1;
+    }
+    target->memory = zcpy_memory_of(buffer, &target->view);
+    if (target->memory == NULL) {
+        PyBuffer_Release(&target->view);
+        return -1;
+    }
+    target->at = (size_t)((char *)target->view.buf - zc_memory_base(target->memory));
+    return 0;
+}
+
+/* The protocol's buffer, or -1 with asyncio's own complaints. */
+static int zcpy_borrow(PyObject *buffer, zcpy_buffer *target, int *stage) {
     *stage = FAILED_GET_BUFFER;
     Py_ssize_t len = PyObject_Size(buffer);
     if (len < 0) {
@@ -97,7 +148,12 @@ static int zcpy_borrow(PyObject *buffer, Py_buffer *view, int *stage) {
         return -1;
     }
     *stage = FAILED_RECEIVE;
-    if (PyObject_GetBuffer(buffer, view, PyBUF_WRITABLE) < 0) {
+    target->memory = NULL;
+    if (PyObject_GetBuffer(buffer, &target->view, PyBUF_WRITABLE) < 0) {
+        PyErr_Clear();
+        if (zcpy_borrow_pages(buffer, target) == 0) {
+            return 0;
+        }
         PyErr_Clear();
         PyObject *name = PyType_GetName(Py_TYPE(buffer));
         PyErr_Format(PyExc_TypeError,
@@ -108,36 +164,49 @@ static int zcpy_borrow(PyObject *buffer, Py_buffer *view, int *stage) {
     return 0;
 }
 
-static int64_t zcpy_receive(zc_engine *engine, uint32_t slot, Py_buffer *view) {
+static int64_t zcpy_receive_now(zc_engine *engine, uint32_t slot, const zcpy_buffer *target) {
+    size_t len = (size_t)target->view.len;
+    return target->memory == NULL ? zc_recv(engine, slot, target->view.buf, len)
+                                  : zc_recv_memory(engine, slot, target->memory, target->at, len);
+}
+
+static int64_t zcpy_receive(zc_engine *engine, uint32_t slot, const zcpy_buffer *target) {
     if (!zc_recv_is_large(engine, slot)) {
-        return zc_recv(engine, slot, view->buf, (size_t)view->len);
+        return zcpy_receive_now(engine, slot, target);
     }
     PyThreadState *state = PyEval_SaveThread();
-    int64_t count = zc_recv(engine, slot, view->buf, (size_t)view->len);
+    int64_t count = zcpy_receive_now(engine, slot, target);
     PyEval_RestoreThread(state);
     return count;
 }
 
-/* One recv into the protocol's buffer.  `reader` is (get_buffer, size hint,
- * buffer_updated).  What isn't bytes turns the record into one for Python. */
+/* One receive into the protocol's buffer.  What isn't bytes turns the record into one for Python. */
 static int zcpy_fill_buffer(zc_engine *engine, zc_event *record, PyObject *reader) {
     int stage = FAILED_GET_BUFFER;
-    Py_buffer view;
-    PyObject *buffer =
-        PyObject_CallFunctionObjArgs(PyTuple_GetItem(reader, 0), PyTuple_GetItem(reader, 1), NULL);
+    zcpy_buffer target;
+    PyObject *buffer = zcpy_get_buffer(reader);
     if (buffer == NULL) {
         return stage;
     }
-    if (zcpy_borrow(buffer, &view, &stage) < 0) {
+    if (zcpy_borrow(buffer, &target, &stage) < 0) {
         Py_DECREF(buffer);
         return stage;
     }
-    int64_t count = zcpy_receive(engine, record->slot, &view);
-    PyBuffer_Release(&view);
+    if (target.memory != NULL && zc_conn_ask_map(engine, record->slot)) {
+        PyObject *answer = PyObject_CallNoArgs(PyTuple_GetItem(reader, READER_WANTS_PAGES));
+        if (answer == NULL) {
+            zcpy_give_back(&target);
+            Py_DECREF(buffer);
+            return stage;
+        }
+        Py_DECREF(answer);
+    }
+    int64_t count = zcpy_receive(engine, record->slot, &target);
+    zcpy_give_back(&target);
     Py_DECREF(buffer); /* the protocol may resize it from here on */
     if (count > 0) {
         PyObject *number = PyLong_FromLongLong(count);
-        int failed = number == NULL || zcpy_call(PyTuple_GetItem(reader, 2), number) < 0;
+        int failed = number == NULL || zcpy_call(PyTuple_GetItem(reader, READER_BUFFER_UPDATED), number) < 0;
         Py_XDECREF(number);
         return failed ? FAILED_BUFFER_UPDATED : -1;
     }
@@ -148,15 +217,21 @@ static int zcpy_fill_buffer(zc_engine *engine, zc_event *record, PyObject *reade
     return -1;
 }
 
-static int zcpy_read(zc_engine *engine, zc_event *record, PyObject *readers) {
-    PyObject *reader = PyList_GetItem(readers, (Py_ssize_t)record->slot);
+#include "receive_pages.h"
+
+static int zcpy_read(zc_engine *engine, zc_event *record, const zcpy_tables *tables,
+                     PyObject **rest) {
+    PyObject *reader = PyList_GetItem(tables->readers, (Py_ssize_t)record->slot);
     if (reader == NULL) {
         return FAILED_GET_BUFFER;
     }
     Py_INCREF(reader);
     int stage = -1;
     if (PyTuple_Check(reader)) {
-        stage = zcpy_fill_buffer(engine, record, reader);
+        int takes_pages = PyTuple_Size(reader) > READER_PAGES_RECEIVED;
+        if (!takes_pages || !zcpy_map(engine, record->slot, reader, tables, &stage, rest)) {
+            stage = zcpy_fill_buffer(engine, record, reader);
+        }
     } else {
         PyObject *result = PyObject_CallNoArgs(reader);
         Py_XDECREF(result);
@@ -169,24 +244,26 @@ static int zcpy_read(zc_engine *engine, zc_event *record, PyObject *readers) {
 /*
  * Handles records [at, count) and returns the index of the first that it
  * didn't: one of a rarer kind, or the one after a callback that raised (then
- * `failures` has a (slot, stage, exception) more) or whose writes the kernel
+ * `failures` has a (slot, stage, exception, bytes left or None) more) or whose writes the kernel
  * didn't take (then zc_uncork isn't 0).  The three lists are passed by id().
  */
 static int zc_dispatch(zc_engine *engine, uintptr_t sinks, uintptr_t readers, uintptr_t failures,
                        int at, int count) {
     zc_event *records = zc_engine_records(engine);
+    const zcpy_tables tables = {(PyObject *)sinks, (PyObject *)readers, (PyObject *)failures};
     while (at < count) {
         zc_event *record = &records[at];
+        PyObject *rest = NULL;
         int stage;
         if (record->what == ZC_DATA) {
-            stage = zcpy_deliver(engine, record, (PyObject *)sinks);
+            stage = zcpy_deliver(engine, record, tables.sinks);
         } else if (record->what == ZC_READABLE) {
-            stage = zcpy_read(engine, record, (PyObject *)readers);
+            stage = zcpy_read(engine, record, &tables, &rest);
             if (stage < 0 && record->what != ZC_READABLE) {
                 return at;
             }
         } else if (record->what == ZC_SIZED) {
-            stage = zcpy_deliver_sized(engine, record, (PyObject *)sinks);
+            stage = zcpy_deliver_sized(engine, record, tables.sinks);
             if (stage < 0 && record->what != ZC_SIZED) {
                 return at;
             }
@@ -195,7 +272,7 @@ static int zc_dispatch(zc_engine *engine, uintptr_t sinks, uintptr_t readers, ui
         }
         at++;
         if (stage >= 0) {
-            zcpy_note_failure((PyObject *)failures, record->slot, stage);
+            zcpy_note_failure(tables.failures, record->slot, stage, rest);
             return at;
         }
         if (zc_uncork(engine) != 0) {

@@ -27,6 +27,8 @@ NOGIL = (
     "zc_engine_spin",
     "zc_recv",
     "zc_fill_begin",
+    "zc_fill_begin_pages",
+    "zc_calibrate",
     "zc_send",
     "zc_sendv",
     "zc_sendfile",
@@ -48,7 +50,8 @@ int zc_dispatch(zc_engine *engine, uintptr_t sinks, uintptr_t readers, uintptr_t
 int zc_turn(zc_engine *engine, uintptr_t sinks, uintptr_t readers, uintptr_t failures,
             int rounds, int release);
 enum { ZC_UNFINISHED = 256 };
-enum { FAILED_DATA_RECEIVED, FAILED_GET_BUFFER, FAILED_RECEIVE, FAILED_BUFFER_UPDATED };
+enum { FAILED_DATA_RECEIVED, FAILED_GET_BUFFER, FAILED_RECEIVE, FAILED_BUFFER_UPDATED,
+       FAILED_PAGES_RECEIVED };
 """
 
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)

@@ -1,0 +1,107 @@
+/*
+ * When to map.
+ *
+ * Facts: mapping a page costs less than a fault on fresh memory and more than
+ * a copy into warm memory, so it is considered only for memory that the receiver keeps
+ * (the caller has seen to that).  Whether a stream has mappable pages can't be
+ * known before it was tried, and an attempt at one that has none costs several
+ * times a recv of the same bytes.
+ *
+ * Rule ("auto"): try; where less than half of what was taken could be mapped,
+ * receive by copying for a while, twice as long after each failure in a row, and
+ * then try once more.  The share of time lost to attempts goes to nothing, and
+ * a stream that becomes mappable is found.  "map" always tries.
+ */
+#include "engine_internal.h"
+#include "recv_zerocopy.h"
+
+enum {
+    BACKOFF_FIRST = 256 * 1024, /* bytes received by copying after the first failure */
+    BACKOFF_LEVELS = 9,         /* doublings: 64 MiB */
+    JUDGED = 64 * 1024          /* bytes by which a stream is judged */
+};
+
+int zc_engine_set_map(zc_engine *engine, int policy, uint32_t min_bytes) {
+    if (policy < ZC_MAP_NEVER || policy > ZC_MAP_ALWAYS) {
+        return -EINVAL;
+    }
+    engine->map.policy = policy;
+    engine->map.min_bytes = min_bytes < ZC_PAGE ? ZC_PAGE : min_bytes;
+    return 0;
+}
+
+int zc_engine_map_unsupported(const zc_engine *engine) { return engine->map.unsupported; }
+
+int zc_conn_set_map(zc_engine *engine, uint32_t slot, int level) {
+    zc_conn *conn = zc_conn_live(engine, slot);
+    conn->map.asked = true;
+    conn->map.policy = (uint8_t)engine->map.policy;
+    if (level > 0 && conn->map.policy == ZC_MAP_AUTO && conn->map.level == 0) {
+        /* Its route has yielded no pages lately. */
+        conn->map.level = (uint8_t)(level < BACKOFF_LEVELS ? level : BACKOFF_LEVELS);
+        conn->map.backoff = (uint64_t)BACKOFF_FIRST << (conn->map.level - 1);
+    }
+    return 0;
+}
+
+int zc_conn_ask_map(zc_engine *engine, uint32_t slot) {
+    zc_conn *conn = zc_conn_live(engine, slot);
+    bool first = !conn->map.asked;
+    conn->map.asked = true;
+    return first;
+}
+
+int zc_conn_may_map(const zc_engine *engine, uint32_t slot) {
+    const zc_conn *conn = zc_conn_live(engine, slot);
+    return conn->map.policy != ZC_MAP_NEVER && conn->map.backoff == 0 && !engine->map.unsupported;
+}
+
+int zc_conn_map_level(const zc_engine *engine, uint32_t slot) {
+    return zc_conn_live(engine, slot)->map.level;
+}
+
+/* How many bytes, in whole pages and at most `room`, to try to map now; 0: use recv. */
+size_t zc_map_wanted(zc_engine *engine, zc_conn *conn, size_t room) {
+    if (conn->map.policy == ZC_MAP_NEVER || engine->map.unsupported || conn->map.skip > 0 ||
+        conn->map.backoff > 0 || room < ZC_PAGE || conn->error < 0) {
+        return 0;
+    }
+    size_t least = conn->map.policy == ZC_MAP_ALWAYS ? ZC_PAGE : engine->map.min_bytes;
+    int waiting = zc_conn_inq(conn);
+    if (waiting < 0 || (size_t)waiting < least) {
+        return 0;
+    }
+    size_t pages = (size_t)waiting < room ? (size_t)waiting : room;
+    return pages & ~(size_t)(ZC_PAGE - 1);
+}
+
+void zc_map_judge(zc_conn *conn, const zc_map_result *got) {
+    zc_map_state *map = &conn->map;
+    map->skip = (uint32_t)got->skip;
+    if (map->policy != ZC_MAP_AUTO) {
+        return;
+    }
+    map->judged += got->mapped + got->copied + got->skip;
+    map->mapped += got->mapped;
+    if (map->judged < JUDGED) {
+        return;
+    }
+    if (map->mapped * 2 < map->judged) {
+        if (map->level < BACKOFF_LEVELS) {
+            map->level++;
+        }
+        map->backoff = (uint64_t)BACKOFF_FIRST << (map->level - 1);
+        map->skip = 0;
+        conn->stats.map_backed_off++;
+    } else {
+        map->level = 0;
+    }
+    map->judged = map->mapped = 0;
+}
+
+/* So much came by recv. */
+void zc_map_copied(zc_conn *conn, size_t count) {
+    zc_map_state *map = &conn->map;
+    map->skip -= count < map->skip ? (uint32_t)count : map->skip;
+    map->backoff -= count < map->backoff ? count : map->backoff;
+}

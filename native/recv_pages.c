@@ -1,0 +1,197 @@
+/*
+ * Where mapped pages go: to a protocol that keeps them, or into contiguous memory.
+ *
+ * A protocol of pages gets each mapped range as a slice of the arena, leased for
+ * exactly that range, so that one small view that somebody keeps holds one small range.
+ * Contiguous memory (a PageBuffer, the result of a readview) is ordinary memory
+ * that pages are moved into: whatever isn't a whole page is received straight into
+ * it, and there is no moment in which a part of it can't be read.
+ */
+#include <string.h>
+
+#include "engine_internal.h"
+#include "pages_internal.h"
+#include "recv_zerocopy.h"
+
+static zc_slice *lease(zc_conn *conn, size_t length) {
+    zc_slice *slice = zc_slice_lease((uint32_t)(length / ZC_PAGE));
+    conn->stats.map_arena_full += slice == NULL;
+    return slice;
+}
+
+int zc_recv_pages(zc_engine *engine, uint32_t slot, zc_page_run *run) {
+    zc_conn *conn = zc_conn_live(engine, slot);
+    run->slice = NULL;
+    size_t length = zc_map_wanted(engine, conn, ZC_MAP_STEP);
+    if (length == 0 || (run->slice = lease(conn, length)) == NULL) {
+        return 0;
+    }
+    zc_map_request ask = {
+        .address = zc_slice_base(run->slice),
+        .length = length,
+        .copybuf = run->copybuf,
+        .copybuf_len = ZC_COPYBUF_MAX,
+        .clean = true, /* a leased slice is */
+    };
+    zc_map_result got;
+    bool some = zc_conn_map(engine, conn, &ask, &got);
+    zc_map_judge(conn, &got);
+    run->start = ask.address;
+    run->mapped = got.mapped;
+    run->copied = got.copied;
+    if (got.mapped == 0) {
+        zc_slice_release(run->slice);
+        run->slice = NULL;
+    } else {
+        zc_slice_trim(run->slice, (uint32_t)(got.mapped / ZC_PAGE));
+    }
+    if (some && conn->ready && !conn->paused) {
+        zc_again_push(engine, slot);
+    }
+    return some;
+}
+
+/* Moves what was mapped to its place, and what was copied behind it.  Where the pages
+ * can't be moved they are copied: they are ours in any case. */
+static void place(zc_conn *conn, zc_memory *memory, size_t at, char *mapped, const zc_map_result *got,
+                  const char *copied) {
+    char *base = zc_memory_base(memory);
+    if (got->mapped > 0 && zc_memory_adopt(memory, at, mapped, got->mapped) < 0) {
+        conn->stats.map_not_moved++;
+        (void)zc_memory_writable(memory, at, got->mapped);
+        memcpy(base + at, mapped, got->mapped);
+    }
+    if (got->copied > 0) {
+        (void)zc_memory_writable(memory, at + got->mapped, got->copied);
+        memcpy(base + at + got->mapped, copied, got->copied);
+    }
+}
+
+/* One mapping call into a slice that the caller places and releases. */
+typedef struct {
+    zc_slice *slice;
+    zc_map_result got;
+    char straggler[ZC_COPYBUF_MAX];
+} attempt;
+
+static bool attempt_map(zc_engine *engine, zc_conn *conn, size_t len, attempt *try) {
+    size_t length = zc_map_wanted(engine, conn, len);
+    try->slice = length > 0 ? lease(conn, length) : NULL;
+    if (try->slice == NULL) {
+        return false;
+    }
+    zc_map_request ask = {
+        .address = zc_slice_base(try->slice),
+        .length = length,
+        .copybuf = try->straggler,
+        .copybuf_len = len - length < sizeof try->straggler ? len - length : sizeof try->straggler,
+        .clean = true,
+    };
+    (void)zc_conn_map(engine, conn, &ask, &try->got);
+    zc_map_judge(conn, &try->got);
+    return true;
+}
+
+/* Moves what was mapped to its place, copies what came behind it.  Where the pages
+ * can't be moved they are copied: they are ours in any case.  Returns the bytes. */
+static size_t place(zc_conn *conn, zc_memory *memory, size_t at, attempt *try) {
+    const zc_map_result *got = &try->got;
+    char *base = zc_memory_base(memory), *mapped = zc_slice_base(try->slice);
+    if (got->mapped > 0 && zc_memory_adopt(memory, at, mapped, got->mapped) < 0) {
+        conn->stats.map_not_moved++;
+        (void)zc_memory_writable(memory, at, got->mapped);
+        memcpy(base + at, mapped, got->mapped);
+    }
+    if (got->copied > 0) {
+        (void)zc_memory_writable(memory, at + got->mapped, got->copied);
+        memcpy(base + at + got->mapped, try->straggler, got->copied);
+    }
+    zc_slice_release(try->slice);
+    return got->mapped + got->copied;
+}
+
+static size_t map_into(zc_engine *engine, zc_conn *conn, zc_memory *memory, size_t at, size_t len) {
+    attempt try;
+    if (at % ZC_PAGE != 0 || !attempt_map(engine, conn, len, &try)) {
+        return 0;
+    }
+    return place(conn, memory, at, &try);
+}
+
+/* A buffer that will be filled for sure: sleep until it can be, or until much waits. */
+static void aim(zc_engine *engine, uint32_t slot, zc_memory *memory, size_t left) {
+    zc_conn *conn = zc_conn_live(engine, slot);
+    if (zc_memory_exact(memory) || conn->aimed) {
+        conn->aimed = zc_memory_exact(memory) && left > 0;
+        (void)zc_set_lowat(engine, slot, conn->aimed ? zc_lowat_for(left) : conn->idle_lowat);
+    }
+}
+
+/*
+ * For a PageBuffer: [at, at + len) of it.  Like zc_recv.  Bytes behind those received
+ * stay what they are, so pages are made writable again only as far as bytes wait.
+ */
+int64_t zc_recv_memory(zc_engine *engine, uint32_t slot, zc_memory *memory, size_t at, size_t len) {
+    zc_conn *conn = zc_conn_live(engine, slot);
+    size_t lent = len;
+    int64_t count = (int64_t)map_into(engine, conn, memory, at, len);
+    if (count == 0) {
+        bool all = true;
+        if (zc_memory_has_pages(memory)) {
+            size_t waiting = (size_t)zc_conn_inq(conn);
+            all = waiting == 0 || waiting > len;
+            len = all ? len : waiting;
+            int error = zc_memory_writable(memory, at, len);
+            if (error < 0) {
+                return error;
+            }
+        }
+        count = zc_conn_recv(conn, zc_memory_base(memory) + at, len);
+        if (!all && count == (int64_t)len && conn->map.skip == 0) {
+            conn->ready = conn->hup; /* what came since raises an edge of its own */
+        }
+    }
+    if (count > 0) {
+        aim(engine, slot, memory, lent - (size_t)count);
+        if (conn->ready && !conn->paused) {
+            zc_again_push(engine, slot);
+        }
+    }
+    return count;
+}
+
+/*
+ * One step of a fill of contiguous memory; 0: receive by copying.
+ *
+ * Where the result begins isn't fixed before its first page is seen (`fill_floats`):
+ * it begins so that what comes before that page, queued, copied or skipped, ends
+ * where a page begins.
+ */
+static void settle(zc_conn *conn, size_t before_first_page) {
+    size_t origin = (ZC_PAGE - (conn->fill_done + before_first_page) % ZC_PAGE) % ZC_PAGE;
+    char *base = zc_memory_base(conn->fill_memory);
+    memmove(base + origin, base, conn->fill_done);
+    conn->fill_buf = base + origin;
+    conn->fill_floats = false;
+}
+
+size_t zc_fill_map_step(zc_engine *engine, zc_conn *conn, size_t want) {
+    if (!conn->fill_floats) {
+        size_t at = (size_t)(conn->fill_buf - zc_memory_base(conn->fill_memory)) + conn->fill_done;
+        return map_into(engine, conn, conn->fill_memory, at, want);
+    }
+    if (conn->fill_done > ZC_FLOAT_MAX) {
+        conn->fill_floats = false; /* too much to move: it begins where the memory does */
+        return 0;
+    }
+    attempt try;
+    if (!attempt_map(engine, conn, want, &try)) {
+        return 0;
+    }
+    size_t unmapped = try.got.mapped > 0 ? 0 : try.got.copied + try.got.skip;
+    if (try.got.mapped > 0 || unmapped > 0) {
+        settle(conn, unmapped);
+    }
+    size_t at = (size_t)(conn->fill_buf - zc_memory_base(conn->fill_memory)) + conn->fill_done;
+    return place(conn, conn->fill_memory, at, &try);
+}

@@ -1,0 +1,34 @@
+/* Receiving by mapping, among the native files. */
+#ifndef ZC_RECV_ZEROCOPY_H
+#define ZC_RECV_ZEROCOPY_H
+
+#include "engine_internal.h"
+
+enum {
+    ZC_PAGE = 4096,
+    ZC_MAP_STEP = 1024 * 1024,  /* bytes a call: a fast peer must not keep the loop to itself */
+    ZC_FLOAT_MAX = 64 * 1024    /* bytes that a fill moves to let its pages begin where they must */
+};
+
+typedef struct {
+    char *address; /* page-aligned, in a slice of the arena */
+    size_t length; /* whole pages */
+    char *copybuf;
+    size_t copybuf_len; /* ZC_COPYBUF_MAX at most */
+    bool clean;         /* nothing is mapped there */
+} zc_map_request;
+
+typedef struct {
+    size_t mapped; /* bytes that lie at the address now */
+    size_t copied; /* bytes in the copybuf, which follow in the stream */
+    size_t skip;   /* bytes behind those that no mapping can bring */
+} zc_map_result;
+
+/* True when something came; false when only recv can tell why nothing did. */
+int zc_conn_map(zc_engine *engine, zc_conn *conn, const zc_map_request *ask, zc_map_result *got);
+
+/* map_policy.c */
+size_t zc_map_wanted(zc_engine *engine, zc_conn *conn, size_t room);
+void zc_map_judge(zc_conn *conn, const zc_map_result *got);
+
+#endif
