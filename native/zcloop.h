@@ -192,6 +192,27 @@ int64_t zc_sendfile(zc_engine *engine, uint32_t slot, int in_fd, int64_t offset,
 int zc_iov_max(void);
 int zc_shutdown_write(zc_engine *engine, uint32_t slot);
 
+/* pages.c: the process's page arena, the address range that kernel pages are mapped into.
+ * Reserves it, once a process: a later call changes nothing and returns what the first one did.
+ * -ENODEV, -EPERM, -ENOMEM ...: no pages can be mapped in this process. */
+int zc_arena_open(size_t bytes);
+
+typedef struct {
+    /* 64 bits each, in the order of zcloop.pages.PageStats */
+    uint64_t arena_bytes;   /* of address range; 0: not opened, or not to be had */
+    uint64_t leased_bytes;  /* of it in use: leased, or held by views */
+    uint64_t waiting_bytes; /* not in use, but pages are still mapped there */
+    uint64_t slices;        /* in use */
+    uint64_t leases, full;  /* leases granted, and refused for lack of room */
+    uint64_t zaps, zapped_bytes;           /* MADV_DONTNEED calls and the ranges they emptied */
+    uint64_t memories, memory_bytes;       /* PageBuffers that exist, and their size */
+    uint64_t adoptions, adopted_bytes;     /* pages moved into them */
+    uint64_t adoptions_refused;            /* not moved, for too many mappings or by an error */
+    uint64_t splits; /* mappings that adoptions have added to the process, at most */
+} zc_pages_stats;
+
+void zc_pages_counters(zc_pages_stats *out);
+
 /* malloc_tune.c: for the whole process; -ENOSYS where malloc isn't glibc's. */
 int zc_tune_malloc(int mmap_threshold, int trim_threshold);
 

@@ -13,6 +13,7 @@ STUB = Path(zcloop.__file__).with_name("_native.pyi")
 STRUCTS = {
     "EngineStats": "zc_engine_stats",
     "ConnStats": "zc_conn_stats",
+    "PagesStats": "zc_pages_stats",
     "Event": "zc_event",
     "CapabilityRecord": "zc_capability",
 }

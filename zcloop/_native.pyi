@@ -52,6 +52,22 @@ class ConnStats(CData):  # zc_conn_stats
     sendfile_bytes: Final[int]
     lowat_set: Final[int]
 
+class PagesStats(CData):  # zc_pages_stats
+    arena_bytes: Final[int]
+    leased_bytes: Final[int]
+    waiting_bytes: Final[int]
+    slices: Final[int]
+    leases: Final[int]
+    full: Final[int]
+    zaps: Final[int]
+    zapped_bytes: Final[int]
+    memories: Final[int]
+    memory_bytes: Final[int]
+    adoptions: Final[int]
+    adopted_bytes: Final[int]
+    adoptions_refused: Final[int]
+    splits: Final[int]
+
 class Event(CData):  # zc_event
     slot: Final[int]
     what: Final[int]
@@ -189,6 +205,10 @@ class _Lib:
     def zc_sendfile_nogil(
         self, engine: Engine, slot: int, in_fd: int, offset: int, len: int, /
     ) -> int: ...
+    def zc_arena_open(self, bytes: int, /) -> int: ...
+    def zc_pages_counters(self, out: PagesStats, /) -> None: ...
+    # names: id() of a dict, which gets PageView and PageMemory
+    def zc_page_types(self, names: int, /) -> int: ...
     def zc_tune_malloc(self, mmap_threshold: int, trim_threshold: int, /) -> int: ...
     def zc_probe(self, out: CData, capacity: int, /) -> int: ...
     def zc_probe_nogil(self, out: CData, capacity: int, /) -> int: ...

@@ -27,7 +27,10 @@ import os
 import pathlib
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing import Self
 
 try:
     from ._native import ffi, lib
@@ -46,7 +49,16 @@ Owner = Any
 ``_on_callback_failed`` and ``_on_cork_stuck``, or a listener, which has ``_on_accepted`` and
 ``_on_error``."""
 
-__all__ = ["CONN_COUNTERS", "GIL_HELD_MAX", "SCRATCH_BYTES", "Engine", "ffi", "lib", "os_error"]
+__all__ = [
+    "CONN_COUNTERS",
+    "GIL_HELD_MAX",
+    "SCRATCH_BYTES",
+    "Engine",
+    "PageMemory",
+    "ffi",
+    "lib",
+    "os_error",
+]
 
 SCRATCH_BYTES = 256 * 1024
 GIL_HELD_MAX = 64 * 1024
@@ -349,6 +361,30 @@ class Engine:
     def conn_counters(self, slot: int) -> bytes:
         """One connection's counts, as :meth:`ConnStats.from_native` reads them."""
         return bytes(ffi.buffer(lib.zc_conn_counters(self.c, slot)))
+
+
+def _page_types() -> dict[str, Any]:
+    """The heap types of native/binding/page_types.h, which cffi can't name."""
+    types: dict[str, Any] = {}
+    if lib.zc_page_types(id(types)) < 0:
+        raise MemoryError("no memory for the types of zcloop's native core")
+    return types
+
+
+if TYPE_CHECKING:
+
+    class PageMemory:
+        """Contiguous memory that received pages can be moved into; read-only for Python."""
+
+        def __new__(cls, nbytes: int, exact: bool = False) -> Self: ...
+        def __len__(self) -> int: ...
+        def __buffer__(self, flags: int, /) -> memoryview: ...
+        @property
+        def nbytes(self) -> int: ...
+        @property
+        def exact(self) -> bool: ...
+else:
+    PageMemory = _page_types()["PageMemory"]
 
 
 _ENGINE_FIELDS = ffi.typeof("zc_engine_stats").fields

@@ -54,6 +54,11 @@ enum { FAILED_DATA_RECEIVED, FAILED_GET_BUFFER, FAILED_RECEIVE, FAILED_BUFFER_UP
        FAILED_PAGES_RECEIVED };
 """
 
+# What page_types.h adds: the types that Python holds mapped memory by.
+PAGE_TYPES_CDEF = """
+int zc_page_types(uintptr_t names);
+"""
+
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _CDEF = re.compile(r"/\* cdef: begin \*/(.*?)/\* cdef: end \*/", re.DOTALL)
 _PARAM_NAME = re.compile(r"([A-Za-z_]\w*)\s*(?:\[[^\]]*\])?$")
@@ -108,13 +113,15 @@ def main(header_path: str, output_path: str) -> None:
     cdef = cdef_of(Path(header_path).read_text(encoding="utf-8"))
     twins = [nogil_twin(cdef, name) for name in NOGIL]
     ffi = FFI()
-    ffi.cdef("\n".join([cdef, *(declaration for declaration, _ in twins), DISPATCH_CDEF]))
+    twin_cdef = [declaration for declaration, _ in twins]
+    ffi.cdef("\n".join([cdef, *twin_cdef, DISPATCH_CDEF, PAGE_TYPES_CDEF]))
     prologue = "\n".join(
         [
             '#include "zcloop.h"',
             HOLD_GIL,
             *(definition for _, definition in twins),
             "#include <errno.h>",
+            '#include "page_types.h"',
             '#include "dispatch.h"',
         ]
     )

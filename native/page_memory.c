@@ -1,0 +1,296 @@
+/* Page memory: contiguous memory of the receiver's own, into which mapped pages are moved.
+ *
+ * Kernel facts.  TCP_ZEROCOPY_RECEIVE maps only into a TCP mapping, where an address that
+ * nothing was mapped to is SIGBUS and nothing can be written.  mremap moves a range of
+ * pages over another one in one step under the lock of the address space: a thread that
+ * reads there meanwhile waits.  With MREMAP_DONTUNMAP (any mapping: Linux 5.13) the range that
+ * they came from stays mapped, and empty.
+ *
+ * Rule: pages are mapped into a slice of the arena first, and then moved.  So the memory can
+ * be read at any time, and what isn't a whole page is copied into the anonymous memory between.
+ *
+ * Adopting splits the mapping, by at most two for each call, and TCP mappings never merge
+ * (VM_MIXEDMAP); vm.max_map_count bounds the process.  So the borders of mappings are kept
+ * count of, and half of what the system allows is left to others.
+ *
+ * When mremap fails the pages are where they were.  The kernel looks for room for more mappings
+ * before it touches anything, but one error comes after it has removed what lay at the
+ * destination: no memory for its own records.  Then fresh memory is put there at once, unless
+ * the place is still taken (MAP_FIXED_NOREPLACE), so that no other thread's mapping lands in it.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "pages_internal.h"
+
+#ifndef MREMAP_DONTUNMAP
+#define MREMAP_DONTUNMAP 4
+#endif
+#ifndef MAP_FIXED_NOREPLACE
+#define MAP_FIXED_NOREPLACE 0x100000
+#endif
+
+enum {
+    ADOPTED = 1, /* this page is the kernel's: read-only */
+    BORDER = 2   /* a mapping ends before this page */
+};
+
+struct zc_memory {
+    char *base;
+    size_t bytes, page_count;
+    _Atomic uint32_t references;
+    _Atomic bool exact;
+    _Atomic size_t adopted; /* pages */
+    size_t borders;
+    uint8_t *flags; /* of each page; NULL until pages are adopted */
+};
+
+static struct { uint64_t memories, bytes, adoptions, adopted_bytes, refused, splits; } counters;
+
+static uint64_t max_splits(void) {
+    static uint64_t limit;
+    if (limit == 0) {
+        unsigned long system = 65530; /* the kernel's default */
+        FILE *file = fopen("/proc/sys/vm/max_map_count", "re");
+        if (file != NULL) {
+            if (fscanf(file, "%lu", &system) != 1) {
+                system = 65530;
+            }
+            fclose(file);
+        }
+        limit = system / 2;
+    }
+    return limit;
+}
+
+static char *map_anonymous(char *at, size_t bytes, int flags) {
+    return mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+}
+
+/* -- life -------------------------------------------------------------------------- */
+
+zc_memory *zc_memory_new(size_t bytes) {
+    size_t page = zc_page_size();
+    if (bytes == 0 || bytes > SIZE_MAX - page) {
+        errno = bytes == 0 ? EINVAL : ENOMEM;
+        return NULL;
+    }
+    zc_memory *memory = calloc(1, sizeof *memory);
+    if (memory == NULL) {
+        return NULL;
+    }
+    memory->bytes = bytes;
+    memory->page_count = (bytes + page - 1) / page;
+    memory->base = map_anonymous(NULL, memory->page_count * page, 0);
+    if (memory->base == MAP_FAILED) {
+        int error = errno;
+        free(memory);
+        errno = error;
+        return NULL;
+    }
+    atomic_store(&memory->references, 1);
+    zc_pages_lock();
+    counters.memories++;
+    counters.bytes += bytes;
+    zc_pages_unlock();
+    return memory;
+}
+
+char *zc_memory_base(const zc_memory *memory) { return memory->base; }
+
+size_t zc_memory_bytes(const zc_memory *memory) { return memory->bytes; }
+
+void zc_memory_set_exact(zc_memory *memory, bool exact) { memory->exact = exact; }
+
+bool zc_memory_exact(const zc_memory *memory) { return memory->exact; }
+
+void zc_memory_hold(zc_memory *memory) {
+    uint32_t before = atomic_fetch_add_explicit(&memory->references, 1, memory_order_relaxed);
+    ZC_ASSERT(before > 0 && before < UINT32_MAX);
+}
+
+void zc_memory_release(zc_memory *memory) {
+    uint32_t before = atomic_fetch_sub_explicit(&memory->references, 1, memory_order_acq_rel);
+    ZC_ASSERT(before > 0);
+    if (before > 1) {
+        return;
+    }
+    munmap(memory->base, memory->page_count * zc_page_size());
+    zc_pages_lock();
+    counters.memories--;
+    counters.bytes -= memory->bytes;
+    counters.splits -= memory->borders;
+    zc_pages_unlock();
+    free(memory->flags);
+    free(memory);
+}
+
+void zc_memory_count(zc_pages_stats *out) {
+    out->memories = counters.memories;
+    out->memory_bytes = counters.bytes;
+    out->adoptions = counters.adoptions;
+    out->adopted_bytes = counters.adopted_bytes;
+    out->adoptions_refused = counters.refused;
+    out->splits = counters.splits;
+}
+
+/* -- what lies where; under the lock -------------------------------------------------- */
+
+/* One mapping now covers [page, end), with a border on either side of it. */
+static void note_mapping(zc_memory *memory, size_t page, size_t end, uint8_t adopted) {
+    size_t borders = memory->borders, pages = memory->adopted;
+    for (size_t i = page; i < end; i++) {
+        borders -= (memory->flags[i] & BORDER) != 0;
+        pages -= (memory->flags[i] & ADOPTED) != 0;
+    }
+    memset(memory->flags + page, adopted, end - page);
+    if (page > 0) {
+        memory->flags[page] |= BORDER;
+        borders++;
+    }
+    if (end < memory->page_count && !(memory->flags[end] & BORDER)) {
+        memory->flags[end] |= BORDER;
+        borders++;
+    }
+    counters.splits += borders - memory->borders; /* modulo 2^64 where they get fewer */
+    memory->borders = borders;
+    memory->adopted = pages + (adopted ? end - page : 0);
+}
+
+/* After a failure: -errno, and the range is mapped for certain. */
+static int put_memory_back(char *at, size_t bytes) {
+    int error = -errno;
+    char *filled = map_anonymous(at, bytes, MAP_FIXED_NOREPLACE);
+    ZC_ASSERT(filled == at || (filled == MAP_FAILED && errno == EEXIST));
+    return error;
+}
+
+/* -- adopting -------------------------------------------------------------------------- */
+
+static int adopt(zc_memory *memory, size_t at, char *from, size_t bytes) {
+    static bool unsupported;
+    size_t page = zc_page_size();
+    if (unsupported) {
+        return -EOPNOTSUPP;
+    }
+    if (memory->flags == NULL) {
+        memory->flags = calloc(memory->page_count, 1);
+        if (memory->flags == NULL) {
+            return -ENOMEM;
+        }
+    }
+    if (counters.splits + 2 > max_splits()) {
+        return -ENOSPC;
+    }
+    if (mremap(from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP,
+               memory->base + at) == MAP_FAILED) {
+        unsupported = errno == EINVAL; /* all else that it could mean was ruled out */
+        int error = put_memory_back(memory->base + at, bytes);
+        return unsupported ? -EOPNOTSUPP : error;
+    }
+    note_mapping(memory, at / page, (at + bytes) / page, ADOPTED);
+    counters.adoptions++;
+    counters.adopted_bytes += bytes;
+    return 0;
+}
+
+int zc_memory_adopt(zc_memory *memory, size_t at, char *from, size_t bytes) {
+    size_t offset = zc_page_size() - 1;
+    if (bytes == 0 || ((at | bytes | (uintptr_t)from) & offset) != 0 || at > memory->bytes ||
+        bytes > memory->bytes - at) {
+        return -EINVAL;
+    }
+    zc_pages_lock();
+    int rc = -EINVAL;
+    if (zc_arena_has(from, bytes)) {
+        rc = adopt(memory, at, from, bytes);
+        counters.refused += rc != 0;
+    }
+    zc_pages_unlock();
+    return rc;
+}
+
+/* -- writable again -------------------------------------------------------------------- */
+
+/* A page of which something is to be kept: a copy of it takes its place in one step. */
+static int copy_page(zc_memory *memory, size_t page) {
+    size_t size = zc_page_size();
+    char *target = memory->base + page * size;
+    char *copy = map_anonymous(NULL, size, 0);
+    if (copy == MAP_FAILED) {
+        return -errno;
+    }
+    memcpy(copy, target, size);
+    if (mremap(copy, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, target) == MAP_FAILED) {
+        int error = -errno;
+        if (map_anonymous(target, size, MAP_FIXED_NOREPLACE) == target) {
+            memcpy(target, copy, size);
+        }
+        munmap(copy, size);
+        return error;
+    }
+    note_mapping(memory, page, page + 1, 0);
+    return 0;
+}
+
+static int replace(zc_memory *memory, size_t page, size_t end) {
+    size_t size = zc_page_size();
+    char *at = memory->base + page * size;
+    if (map_anonymous(at, (end - page) * size, MAP_FIXED) == MAP_FAILED) {
+        return put_memory_back(at, (end - page) * size);
+    }
+    note_mapping(memory, page, end, 0);
+    return 0;
+}
+
+/* Whole pages: each run of adopted ones, in as few mappings as that takes. */
+static int replace_adopted(zc_memory *memory, size_t page, size_t end) {
+    int rc = 0;
+    while (rc == 0 && page < end) {
+        if (!(memory->flags[page] & ADOPTED)) {
+            page++;
+            continue;
+        }
+        size_t first = page;
+        while (page < end && memory->flags[page] & ADOPTED) {
+            page++;
+        }
+        rc = replace(memory, first, page);
+    }
+    return rc;
+}
+
+int zc_memory_writable(zc_memory *memory, size_t at, size_t bytes) {
+    if (at > memory->bytes || bytes > memory->bytes - at) {
+        return -EINVAL;
+    }
+    if (bytes == 0 || atomic_load(&memory->adopted) == 0) {
+        return 0;
+    }
+    size_t size = zc_page_size();
+    size_t page = at / size, end = (at + bytes + size - 1) / size;
+    int rc = 0;
+    zc_pages_lock();
+    if (at % size != 0) {
+        if (memory->flags[page] & ADOPTED) {
+            rc = copy_page(memory, page);
+        }
+        page++;
+    }
+    if (rc == 0 && page < end && (at + bytes) % size != 0 && at + bytes < memory->bytes) {
+        end--;
+        if (memory->flags[end] & ADOPTED) {
+            rc = copy_page(memory, end);
+        }
+    }
+    if (rc == 0) {
+        rc = replace_adopted(memory, page, end);
+    }
+    zc_pages_unlock();
+    return rc;
+}
