@@ -103,13 +103,11 @@ static int drain(const bench *b, char *into) {
 
 /* One round of mapping; -EOPNOTSUPP where the pages couldn't be mapped. */
 static int64_t map_round(bench *b, zc_slice *slice) {
-    char straggler[ZC_COPYBUF_MAX];
     size_t done = 0;
     int64_t start = cpu_ns();
     while (done < BYTES) {
         zc_map_request ask = {.address = zc_slice_base(slice) + done,
                               .length = BYTES - done,
-                              .copybuf = straggler,
                               .clean = true};
         zc_map_result got;
         if (!zc_conn_map(b->engine, b->conn, &ask, &got) || got.mapped == 0) {

@@ -47,6 +47,7 @@ struct zc_memory {
     _Atomic bool exact;
     _Atomic size_t adopted; /* pages */
     size_t borders;
+    size_t origin;
     uint8_t *flags; /* of each page; NULL until pages are adopted */
 };
 
@@ -108,6 +109,12 @@ size_t zc_memory_bytes(const zc_memory *memory) { return memory->bytes; }
 void zc_memory_set_exact(zc_memory *memory, bool exact) { memory->exact = exact; }
 
 bool zc_memory_exact(const zc_memory *memory) { return memory->exact; }
+
+bool zc_memory_has_pages(const zc_memory *memory) { return atomic_load(&memory->adopted) > 0; }
+
+void zc_memory_set_origin(zc_memory *memory, size_t origin) { memory->origin = origin; }
+
+size_t zc_memory_origin(const zc_memory *memory) { return memory->origin; }
 
 void zc_memory_hold(zc_memory *memory) {
     uint32_t before = atomic_fetch_add_explicit(&memory->references, 1, memory_order_relaxed);

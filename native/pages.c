@@ -393,6 +393,20 @@ char *zc_slice_base(const zc_slice *slice) {
 
 size_t zc_slice_bytes(const zc_slice *slice) { return slice->pages * zc_page_size(); }
 
+void zc_slice_trim(zc_slice *slice, uint32_t pages) {
+    if (pages == slice->pages) {
+        return;
+    }
+    ZC_ASSERT(pages > 0 && pages < slice->pages);
+    zc_pages_lock();
+    arena *a = slice->arena;
+    uint32_t page = page_of(slice), rest = slice->pages - pages;
+    set_range(a, page, pages, IN_USE);
+    put(a, page + pages, rest, FREE);
+    a->used_pages -= rest;
+    zc_pages_unlock();
+}
+
 void zc_slice_hold(zc_slice *slice) {
     uint32_t before = atomic_fetch_add_explicit(&slice->references, 1, memory_order_relaxed);
     ZC_ASSERT(before > 0 && before < UINT32_MAX);

@@ -16,9 +16,6 @@ size_t zc_page_size(void);
 void zc_pages_lock(void);
 void zc_pages_unlock(void);
 
-/* A lease on consecutive pages of the arena, counted. */
-typedef struct zc_slice zc_slice;
-
 /* One reference, and nothing is mapped into it: the first mapping into each of its pages
  * may give the kernel TCP_RECEIVE_ZEROCOPY_FLAG_TLB_CLEAN_HINT.  NULL with errno: ENOBUFS =
  * the arena is full (counted), ENODEV = it was never opened, EINVAL = no pages, or what
@@ -27,6 +24,8 @@ zc_slice *zc_slice_lease(uint32_t pages);
 char *zc_slice_base(const zc_slice *slice);
 size_t zc_slice_bytes(const zc_slice *slice);
 void zc_slice_hold(zc_slice *slice);
+/* Give all but the first pages back, into which nothing may have been mapped.  The only reference's. */
+void zc_slice_trim(zc_slice *slice, uint32_t pages);
 /* The last one: what is mapped will be let go of, and the pages leased again. */
 void zc_slice_release(zc_slice *slice);
 
@@ -34,7 +33,6 @@ void zc_slice_release(zc_slice *slice);
 bool zc_arena_has(const char *from, size_t bytes);
 
 /* Contiguous memory into which mapped pages can be moved, counted. */
-typedef struct zc_memory zc_memory;
 
 /* Zeroed, page-aligned, readable and writable.  NULL with errno: EINVAL (no bytes), ENOMEM. */
 zc_memory *zc_memory_new(size_t bytes);
@@ -46,6 +44,12 @@ void zc_memory_release(zc_memory *memory); /* the last one unmaps it */
 /* Its owner's promise that the peer sends as much as the memory asked for holds. */
 void zc_memory_set_exact(zc_memory *memory, bool exact);
 bool zc_memory_exact(const zc_memory *memory);
+
+/* Whether pages were adopted and are still there. */
+bool zc_memory_has_pages(const zc_memory *memory);
+
+/* Where in the memory what was received begins: see zc_fill_begin_pages. */
+void zc_memory_set_origin(zc_memory *memory, size_t origin);
 
 /* Move the whole pages that lie mapped at `from`, in a slice, to offset `at` of the memory.
  * Another thread that reads the memory sees the old bytes or the new ones.  The slice's range is

@@ -51,22 +51,6 @@ int zc_recv_pages(zc_engine *engine, uint32_t slot, zc_page_run *run) {
     return some;
 }
 
-/* Moves what was mapped to its place, and what was copied behind it.  Where the pages
- * can't be moved they are copied: they are ours in any case. */
-static void place(zc_conn *conn, zc_memory *memory, size_t at, char *mapped, const zc_map_result *got,
-                  const char *copied) {
-    char *base = zc_memory_base(memory);
-    if (got->mapped > 0 && zc_memory_adopt(memory, at, mapped, got->mapped) < 0) {
-        conn->stats.map_not_moved++;
-        (void)zc_memory_writable(memory, at, got->mapped);
-        memcpy(base + at, mapped, got->mapped);
-    }
-    if (got->copied > 0) {
-        (void)zc_memory_writable(memory, at + got->mapped, got->copied);
-        memcpy(base + at + got->mapped, copied, got->copied);
-    }
-}
-
 /* One mapping call into a slice that the caller places and releases. */
 typedef struct {
     zc_slice *slice;

@@ -6,6 +6,7 @@
 
 enum {
     ZC_PAGE = 4096,
+    ZC_COPYBUF_MAX = ZC_PAGE - 1, /* so that whole pages are never taken for a small message */
     ZC_MAP_STEP = 1024 * 1024,  /* bytes a call: a fast peer must not keep the loop to itself */
     ZC_FLOAT_MAX = 64 * 1024    /* bytes that a fill moves to let its pages begin where they must */
 };

@@ -133,6 +133,7 @@ int zc_set_lowat(zc_engine *engine, uint32_t slot, int bytes);
  * zc_memory_origin tells afterwards where in it the result begins. */
 int64_t zc_fill_begin_pages(zc_engine *engine, uint32_t slot, zc_memory *memory, size_t have,
                             size_t len);
+size_t zc_memory_origin(const zc_memory *memory);
 /* What SO_RCVLOWAT is while no fill is under way. */
 int zc_set_idle_lowat(zc_engine *engine, uint32_t slot, int bytes);
 

@@ -18,6 +18,9 @@ Invariants:
     finds its fill gone when it wakes, and looks at the queue again.
   - A fill that is complete stays attached until its coroutine takes it. A coroutine that
     is cancelled in that moment thus loses nothing either.
+  - While views are read (``_views``), the transport is paused whenever nobody reads, and small
+    reads are fills too: what comes as chunks was copied, and the pages behind it would begin
+    in the middle of a page.
   - ``_fill is STANDARD`` if and only if ``_standard`` is not None, and for ever after it was
     once; the queue is empty then.
 """
@@ -30,7 +33,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .chunks import ChunkQueue, as_bytes, find_first, uninitialised_bytes, writable
-from .pages import PAGE_BYTES, PageMemory, filled_view, put_bytes
+from .page_memory import PAGE_BYTES, PageMemory, filled_view, put_bytes
 
 # Reads that lack fewer bytes than this are answered from chunks: one copy of so little is
 # cheaper than telling the transport about it.
@@ -116,6 +119,7 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
         self._fill = None
         self._need = 0  # do not wake the waiter before this many bytes are queued
         self._burst = 0
+        self._views = False  # pages are read: nothing may be received that wasn't asked for
 
     # -- asyncio's private parts that programs touch ------------------------------------------
 
@@ -325,6 +329,8 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
             end = transport._fill_begin(buf, start, stop, self._fill_done)
             if end == stop:
                 fill.end = stop
+                if self._views:
+                    self._pause_transport()
                 self._burst += stop - start
                 if self._burst >= BURST_MAX:
                     self._burst = 0
@@ -349,7 +355,7 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
             self._unfill()
             return False
         self._fill = None
-        if self._paused:
+        if self._paused and not self._views:
             self._maybe_resume_transport()
         return True
 
@@ -501,10 +507,9 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
                 continue
             if self._eof:
                 raise exceptions.IncompleteReadError(self._take_all(), n)
-            if (
-                n - have >= FILL_MIN
-                and (transport := self._fill_transport("readexactly")) is not None
-            ):
+            if (n - have >= FILL_MIN or (self._views and n > 1)) and (
+                transport := self._fill_transport("readexactly")
+            ) is not None:
                 try:
                     data = uninitialised_bytes(n)
                 except MemoryError:
@@ -605,15 +610,14 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
     async def _read_pages(self, n: int) -> memoryview | None:
         """`readview` by way of memory that pages can be moved into; None: not here, not now."""
         while self._exception is None and not self._eof:
-            have = self._size()
             if self._fill is not None:
                 if self._unfill():
                     return None
                 continue
-            if have > FLOAT_MAX or n - have < FILL_MIN:
-                return None
-            transport = self._fill_transport("readview")
-            if transport is None or not transport._can_map():
+            have = self._size()
+            transport = self._fill_transport("readview") if have < n else None
+            self._views = transport is not None and transport._can_map()
+            if not self._views or have > FLOAT_MAX or n - have < FILL_MIN:
                 return None
             try:
                 memory = PageMemory(n + PAGE_BYTES)

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 from .engine import GIL_HELD_MAX, Engine, ffi, lib, os_error
 from .mapping import enable, recall, remember
+from .page_memory import PageMemory, memory_of, put_bytes
 from .pages import PagesProtocol
 from .states import ConnState
 

@@ -57,6 +57,8 @@ enum { FAILED_DATA_RECEIVED, FAILED_GET_BUFFER, FAILED_RECEIVE, FAILED_BUFFER_UP
 # What page_types.h adds: the types that Python holds mapped memory by.
 PAGE_TYPES_CDEF = """
 int zc_page_types(uintptr_t names);
+zc_memory *zc_memory_of(uintptr_t object);
+int64_t zc_memory_put(uintptr_t object, const char *bytes, size_t count);
 """
 
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
@@ -121,6 +123,7 @@ def main(header_path: str, output_path: str) -> None:
             HOLD_GIL,
             *(definition for _, definition in twins),
             "#include <errno.h>",
+            "#include <string.h>",
             '#include "page_types.h"',
             '#include "dispatch.h"',
         ]

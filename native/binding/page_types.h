@@ -180,6 +180,33 @@ static zc_memory *zcpy_memory_of(PyObject *buffer, const Py_buffer *view) {
                                                                                        : NULL;
 }
 
+/* The memory of a PageMemory, passed by id(). */
+static zc_memory *zc_memory_of(uintptr_t object) { return ((zcpy_memory *)object)->memory; }
+
+/* Copies bytes into a PageMemory or a (part of a) view of one, passed by id(), as many as fit;
+ * how many.  -EINVAL: it is something else. */
+static int64_t zc_memory_put(uintptr_t object, const char *bytes, size_t count) {
+    Py_buffer view;
+    PyObject *buffer = (PyObject *)object;
+    if (PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE) < 0) {
+        PyErr_Clear();
+        return -EINVAL;
+    }
+    zc_memory *memory = zcpy_memory_of(buffer, &view);
+    int64_t result = -EINVAL;
+    if (memory != NULL) {
+        size_t taken = (size_t)view.len < count ? (size_t)view.len : count;
+        size_t at = (size_t)((char *)view.buf - zc_memory_base(memory));
+        result = zc_memory_writable(memory, at, taken);
+        if (result == 0) {
+            memcpy(view.buf, bytes, taken);
+            result = (int64_t)taken;
+        }
+    }
+    PyBuffer_Release(&view);
+    return result;
+}
+
 /* Puts the two types into a dict, passed by id().  0, or -ENOMEM. */
 static int zc_page_types(uintptr_t names) {
     if (zcpy_view_type == NULL) {
