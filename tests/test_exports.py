@@ -8,8 +8,9 @@ import pytest
 import zcloop
 
 PUBLIC = {
-    "Config", "EventLoop", "EventLoopPolicy", "StreamReader", "StreamWriter", "capabilities",
-    "install", "new_event_loop", "open_connection", "run", "start_server",
+    "Config", "EventLoop", "EventLoopPolicy", "PageBuffer", "PagesProtocol", "StreamReader",
+    "StreamWriter", "capabilities", "install", "new_event_loop", "open_connection", "run",
+    "start_server",
 }
 
 

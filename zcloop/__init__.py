@@ -14,6 +14,7 @@ if sys.platform != "linux":
 from .capabilities import capabilities
 from .config import Config
 from .loop import EventLoop
+from .pages import PageBuffer, PagesProtocol
 from .runner import install, new_event_loop, run
 from .streams import StreamReader, StreamWriter, open_connection, start_server
 
@@ -23,6 +24,8 @@ __all__ = [
     "Config",
     "EventLoop",
     "EventLoopPolicy",
+    "PageBuffer",
+    "PagesProtocol",
     "StreamReader",
     "StreamWriter",
     "capabilities",
