@@ -82,6 +82,24 @@ int zc_conn_add(zc_engine *engine, int fd, int mode, int flags) {
     return (int)slot;
 }
 
+/* Both are arrays of 64-bit counters. */
+static void sum(zc_conn_stats *into, const zc_conn_stats *stats) {
+    uint64_t *total = (uint64_t *)into;
+    const uint64_t *more = (const uint64_t *)stats;
+    for (size_t i = 0; i < sizeof *stats / sizeof *more; i++) {
+        total[i] += more[i];
+    }
+}
+
+void zc_engine_totals(const zc_engine *engine, zc_conn_stats *out) {
+    *out = engine->gone;
+    for (uint32_t slot = 0; slot < engine->capacity; slot++) {
+        if (engine->conns[slot].fd >= 0) {
+            sum(out, &engine->conns[slot].stats);
+        }
+    }
+}
+
 int zc_conn_remove(zc_engine *engine, uint32_t slot) {
     zc_conn *conn = zc_conn_live(engine, slot);
     ZC_ASSERT(conn->fill_buf == NULL); /* its memory may go away with the caller */
@@ -91,6 +109,7 @@ int zc_conn_remove(zc_engine *engine, uint32_t slot) {
     if (engine->cork.slot == slot) {
         engine->cork.slot = ZC_NO_SLOT; /* the connection is gone, so are its bytes */
     }
+    sum(&engine->gone, &conn->stats);
     conn->fd = -1;
     conn->generation++;
     conn->next_free = engine->quarantine_head;

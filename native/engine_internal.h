@@ -130,6 +130,7 @@ struct zc_engine {
         int unsupported;    /* errno that says why this kernel doesn't; 0: it does, or wasn't asked */
     } map;
     zc_engine_stats stats;
+    zc_conn_stats gone; /* of the connections that were removed */
 };
 
 static inline zc_conn *zc_conn_at(const zc_engine *engine, uint32_t slot) {

@@ -14,6 +14,7 @@ STRUCTS = {
     "EngineStats": "zc_engine_stats",
     "ConnStats": "zc_conn_stats",
     "PagesStats": "zc_pages_stats",
+    "CalibrationFigures": "zc_calibration",
     "Event": "zc_event",
     "CapabilityRecord": "zc_capability",
 }

@@ -358,6 +358,12 @@ class Engine:
         counters["connections"] = sum(owner is not None for owner in self.owners)
         return counters
 
+    def totals(self) -> bytes:
+        """The sums over all connections, gone ones included, in the same form as below."""
+        out: Any = ffi.new("zc_conn_stats *")
+        lib.zc_engine_totals(self.c, out)
+        return bytes(ffi.buffer(out))
+
     def conn_counters(self, slot: int) -> bytes:
         """One connection's counts, as :meth:`ConnStats.from_native` reads them."""
         return bytes(ffi.buffer(lib.zc_conn_counters(self.c, slot)))

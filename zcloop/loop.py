@@ -22,9 +22,10 @@ import uvloop
 from .config import NOT_BUILT, Config
 from .engine import Engine, lib
 from .fast_streams import fast_factory, upgrade_process
+from .pages import page_stats
 from .sendfile import send_file
 from .server import Listener
-from .stats import LoopStats
+from .stats import ConnStats, LoopStats
 from .stdlib import StdlibMethods
 from .tls import TlsProtocol, start_tls
 from .transport import StreamTransport
@@ -323,9 +324,18 @@ class EventLoop(StdlibMethods, WatchMethods, uvloop.Loop):  # type: ignore[misc]
     # -- seeing what happens --------------------------------------------------
 
     def zcloop_stats(self) -> LoopStats:
-        """The counters of this loop's engine, as of now."""
+        """The counters of this loop's engine and connections, as of now."""
         engine = self._engine
-        return LoopStats() if engine is None else LoopStats(**engine.counters())
+        pages = page_stats()
+        arena: dict[str, Any] = {
+            "arena_bytes": pages.arena_bytes,
+            "arena_used_bytes": pages.leased_bytes,
+            "arena_full": pages.full,
+        }
+        if engine is None:
+            return LoopStats(**arena)
+        totals = ConnStats.from_native(engine.totals())
+        return LoopStats(**engine.counters(), totals=totals, **arena)
 
 
 _KEEP_BLOCKS_TO = 64 * 1024 * 1024

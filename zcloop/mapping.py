@@ -17,6 +17,7 @@ import functools
 import os
 from collections import OrderedDict
 from collections.abc import Hashable
+from typing import Any
 
 from .engine import Engine, ffi, lib
 from .pages import open_arena
@@ -63,8 +64,8 @@ class Calibration:
 @functools.cache
 def calibration(arena_bytes: int | None = None) -> Calibration:
     """Measured once per process, in a few milliseconds, on sockets of its own on loopback."""
-    error = open_arena(arena_bytes)
-    out = ffi.new("zc_calibration *")
+    error = -open_arena(arena_bytes)
+    out: Any = ffi.new("zc_calibration *")
     if not error:
         error = lib.zc_calibrate_nogil(out)
     if error:

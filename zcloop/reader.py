@@ -317,8 +317,8 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
         """Move the queue into `buf` and have `transport` fill the rest, up to `stop`.
 
         `buf` is a writable view of bytes, ``bytes`` that nobody has seen, or page memory; the
-        queue holds less than `stop`. True when ``buf[:stop]`` is full. False when it did not come to
-        that: then everything is in the queue, and the caller looks there again.
+        queue holds less than `stop`. True when ``buf[:stop]`` is full. False when it did not
+        come to that: then everything is in the queue, and the caller looks there again.
         """
         if isinstance(buf, PageMemory):
             start = put_bytes(buf, self._take_all()) if self._head else 0

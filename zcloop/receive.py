@@ -109,14 +109,15 @@ class ReceiveHalf:
                 # asyncio's hint is -1; protocols of that shape only, as uvloop takes
                 # them, may want uvloop's, which is a size.
                 by_type = isinstance(protocol, asyncio.BufferedProtocol)
+                run: Any = self._context.run
                 reader: tuple[Any, ...] = (
-                    partial(self._context.run, protocol.get_buffer),
+                    partial(run, protocol.get_buffer),
                     -1 if by_type else _SHAPE_SIZE_HINT,
-                    partial(self._context.run, protocol.buffer_updated),
+                    partial(run, protocol.buffer_updated),
                     self._wants_pages,
                 )
                 if isinstance(protocol, PagesProtocol) and self._wants_pages():
-                    reader += (partial(self._context.run, protocol.pages_received),)
+                    reader += (partial(run, protocol.pages_received),)
                 engine.readers[self._slot] = reader
             else:
                 engine.sinks[self._slot] = partial(self._context.run, protocol.data_received)

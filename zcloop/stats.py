@@ -58,7 +58,12 @@ class LoopStats:
     ``polls`` counts looks at the sockets, ``empty_polls`` those that found nothing,
     ``events`` what the others found; ``spins`` counts slices of polling before sleeping,
     ``spin_hits`` those that found something and ``spin_misses`` polls that were given up;
-    ``connections`` is how many descriptors are watched now, listeners included.
+    ``connections`` is how many descriptors are watched now, listeners included; ``totals``
+    sums the counters of all connections, those that are gone included.
+
+    Of the process, for all its loops: ``arena_bytes`` is the address space for mapped
+    pages (0: nothing was mapped yet), ``arena_used_bytes`` what connections and views hold
+    of it, ``arena_full`` how often there was no room.
     """
 
     polls: int = 0
@@ -70,3 +75,7 @@ class LoopStats:
     spin_hits: int = 0
     spin_misses: int = 0
     connections: int = 0
+    totals: ConnStats = ConnStats()
+    arena_bytes: int = 0
+    arena_used_bytes: int = 0
+    arena_full: int = 0

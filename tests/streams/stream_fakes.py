@@ -103,6 +103,9 @@ class FillingTransport(FakeTransport):
         self.begun = []                 # (start, stop) of every fill
         self.filled = 0                 # bytes filled in place
 
+    def _can_map(self):
+        return False
+
     def _fill_begin(self, buf, start, stop, done):
         assert self.fill is None, "two fills at once"
         assert self.is_reading(), "a fill on a transport that doesn't read"
