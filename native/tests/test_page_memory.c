@@ -266,7 +266,7 @@ static void a_reader_sees_the_kept_bytes_all_the_time(void) {
     adopt_from(connection, memory, slice, 0, source, RUN * page);
     atomic_store(&stop, false);
     CHECK_EQ(pthread_create(&thread, NULL, read_kept_bytes, memory), 0);
-    for (int round = 0; round < ROUNDS / 4; round++) {
+    for (int round = 0; round < ROUNDS; round++) {
         CHECK_EQ(zc_memory_writable(memory, 100, RUN * page - 200), 0);
         memset(zc_memory_base(memory) + 100, 'w', RUN * page - 200);
         adopt_from(connection, memory, slice, 0, source, RUN * page);
