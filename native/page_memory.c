@@ -9,6 +9,23 @@
  * Rule: pages are mapped into a slice of the arena first, and then moved.  So the memory can
  * be read at any time, and what isn't a whole page is copied into the anonymous memory between.
  *
+ * Measured (Linux 6.18, loopback, all pages mappable), CPU microseconds of the calling thread:
+ *
+ *                                              16 KiB   64 KiB   256 KiB   1 MiB
+ *     the mapping call itself                     3.4      8.2        17      47
+ *     moving, onto memory never touched           7.0      8.2        12      15
+ *     moving, onto pages moved there before       6.5       11        20      49
+ *     in place: TCP mapping put there first       6.4      7.1        11      13
+ *     moving without DONTUNMAP, mapping anew       12       13        18      23
+ *     copying into memory never touched            10       40       155     579
+ *     copying into warm memory                    1.3      3.0        17      91
+ *
+ * (The third row is mostly the unmapping of the old pages, which somebody pays for in any case.)
+ * So mapping in place would spare next to nothing, and is rejected: a thread that reads there
+ * before the pages come, or where none came, would die of SIGBUS.  Rejected, too, for kernels
+ * without MREMAP_DONTUNMAP: moving and mapping the arena's range anew.  If that fails there is
+ * a hole, and another thread's mapping may land in it; they copy instead (-EOPNOTSUPP).
+ *
  * Adopting splits the mapping, by at most two for each call, and TCP mappings never merge
  * (VM_MIXEDMAP); vm.max_map_count bounds the process.  So the borders of mappings are kept
  * count of, and half of what the system allows is left to others.

@@ -14,7 +14,9 @@
  * every view that was handed out.  At the last one its pages wait to be unmapped
  * ("zapped", MADV_DONTNEED), so that neighbours go in one call; at the latest when ZAP_BYTES
  * wait, or when the range is needed.  So no more than ZAP_BYTES of physical memory are ever held
- * back, and what is leased is empty.
+ * back, and what is leased is empty.  Measured: 2 MiB of mapped pages take 80 microseconds in
+ * one call and 155 in 32 calls; and mapping over pages that are still there costs nearly twice
+ * what mapping over nothing does (256 KiB: 30 against 17), so they are never left for that.
  *
  * The free ranges: a record for each page of the arena, of which those of a range's first
  * and last page are in use (boundary tags), and lists by size in steps of an eighth (two-level
