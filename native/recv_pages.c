@@ -76,22 +76,34 @@ static bool attempt_map(zc_engine *engine, zc_conn *conn, size_t len, attempt *t
     return true;
 }
 
-/* Moves what was mapped to its place, copies what came behind it.  Where the pages
- * can't be moved they are copied: they are ours in any case.  Returns the bytes. */
+/* Where the pages can't be moved they are copied: they are ours in any case.  That takes
+ * memory that can be written to, which the system may refuse (vm.max_map_count). */
+static int put_copies(zc_conn *conn, zc_memory *memory, size_t at, const attempt *try, bool pages) {
+    char *base = zc_memory_base(memory);
+    size_t mapped = try->got.mapped, copied = try->got.copied;
+    int error = zc_memory_writable(memory, pages ? at : at + mapped, (pages ? mapped : 0) + copied);
+    if (error < 0) {
+        return error;
+    }
+    if (pages) {
+        conn->stats.map_not_moved++;
+        memcpy(base + at, zc_slice_base(try->slice), mapped);
+    }
+    memcpy(base + at + mapped, try->straggler, copied);
+    return 0;
+}
+
+/* Moves what was mapped to its place, copies what came behind it; returns the bytes.
+ * 0 with conn->error: they are lost, and so is the connection. */
 static size_t place(zc_conn *conn, zc_memory *memory, size_t at, attempt *try) {
     const zc_map_result *got = &try->got;
-    char *base = zc_memory_base(memory), *mapped = zc_slice_base(try->slice);
-    if (got->mapped > 0 && zc_memory_adopt(memory, at, mapped, got->mapped) < 0) {
-        conn->stats.map_not_moved++;
-        (void)zc_memory_writable(memory, at, got->mapped);
-        memcpy(base + at, mapped, got->mapped);
-    }
-    if (got->copied > 0) {
-        (void)zc_memory_writable(memory, at + got->mapped, got->copied);
-        memcpy(base + at + got->mapped, try->straggler, got->copied);
+    bool left = got->mapped > 0 &&
+                zc_memory_adopt(memory, at, zc_slice_base(try->slice), got->mapped) < 0;
+    if (left || got->copied > 0) {
+        conn->error = put_copies(conn, memory, at, try, left);
     }
     zc_slice_release(try->slice);
-    return got->mapped + got->copied;
+    return conn->error < 0 ? 0 : got->mapped + got->copied;
 }
 
 static size_t map_into(zc_engine *engine, zc_conn *conn, zc_memory *memory, size_t at, size_t len) {

@@ -22,12 +22,18 @@ static int zcpy_lend(PyObject *reader, const char *bytes, size_t count, size_t *
         return stage;
     }
     size_t taken = (size_t)target.view.len < count ? (size_t)target.view.len : count;
-    if (target.memory != NULL) {
-        (void)zc_memory_writable(target.memory, target.at, taken);
+    int error =
+        target.memory == NULL ? 0 : zc_memory_writable(target.memory, target.at, taken);
+    if (error == 0) {
+        memcpy(target.view.buf, bytes, taken);
     }
-    memcpy(target.view.buf, bytes, taken);
     zcpy_give_back(&target);
     Py_DECREF(buffer);
+    if (error < 0) {
+        errno = -error;
+        PyErr_SetFromErrno(PyExc_OSError);
+        return FAILED_RECEIVE;
+    }
     *done += taken;
     PyObject *number = PyLong_FromSize_t(taken);
     int failed = number == NULL || zcpy_call(PyTuple_GetItem(reader, READER_BUFFER_UPDATED), number) < 0;
