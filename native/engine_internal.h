@@ -28,6 +28,8 @@ typedef struct {
     bool asked;       /* there was a destination for pages */
     uint8_t level;    /* failures in a row: 0 = the stream yields pages, or wasn't tried */
     uint32_t skip;    /* bytes that no mapping can bring, before it can go on */
+    bool hole;        /* of contiguous memory: bytes without a page came where one could begin */
+    uint32_t unaligned; /* the same: bytes to copy before the next attempt */
     uint64_t backoff; /* bytes to receive by copying before the next attempt */
     uint64_t judged, mapped;
 } zc_map_state;

@@ -144,6 +144,8 @@ int64_t zc_fill_begin_pages(zc_engine *engine, uint32_t slot, zc_memory *memory,
     conn->fill_done = have;
     conn->fill_memory = memory;
     conn->fill_floats = true;
+    conn->map.hole = false;
+    conn->map.unaligned = 0;
     return begin(engine, slot);
 }
 

@@ -60,10 +60,11 @@ int zc_conn_map_level(const zc_engine *engine, uint32_t slot) {
     return zc_conn_live(engine, slot)->map.level;
 }
 
-/* How many bytes, in whole pages and at most `room`, to try to map now; 0: use recv. */
-size_t zc_map_wanted(zc_engine *engine, zc_conn *conn, size_t room) {
+/* How many bytes, in whole pages and at most `room`, to try to map now; 0: use recv.  *behind is how
+ * many wait behind those, for which there is room: less than a page. */
+size_t zc_map_wanted(zc_engine *engine, zc_conn *conn, size_t room, size_t *behind) {
     if (conn->map.policy == ZC_MAP_NEVER || engine->map.unsupported || conn->map.skip > 0 ||
-        conn->map.backoff > 0 || room < ZC_PAGE || conn->error < 0) {
+        conn->map.backoff > 0 || conn->map.unaligned > 0 || room < ZC_PAGE || conn->error < 0) {
         return 0;
     }
     size_t least = conn->map.policy == ZC_MAP_ALWAYS ? ZC_PAGE : engine->map.min_bytes;
@@ -71,8 +72,9 @@ size_t zc_map_wanted(zc_engine *engine, zc_conn *conn, size_t room) {
     if (waiting < 0 || (size_t)waiting < least) {
         return 0;
     }
-    size_t pages = (size_t)waiting < room ? (size_t)waiting : room;
-    return pages & ~(size_t)(ZC_PAGE - 1);
+    size_t bytes = (size_t)waiting < room ? (size_t)waiting : room;
+    *behind = bytes % ZC_PAGE;
+    return bytes - *behind;
 }
 
 void zc_map_judge(zc_conn *conn, const zc_map_result *got) {
@@ -103,5 +105,6 @@ void zc_map_judge(zc_conn *conn, const zc_map_result *got) {
 void zc_map_copied(zc_conn *conn, size_t count) {
     zc_map_state *map = &conn->map;
     map->skip -= count < map->skip ? (uint32_t)count : map->skip;
+    map->unaligned -= count < map->unaligned ? (uint32_t)count : map->unaligned;
     map->backoff -= count < map->backoff ? count : map->backoff;
 }

@@ -40,7 +40,7 @@ int64_t zc_conn_recv(zc_conn *conn, char *buf, size_t len) {
         return -error;
     }
     conn->stats.bytes_received += (uint64_t)n;
-    if (conn->map.skip > 0 || conn->map.backoff > 0) {
+    if (conn->map.policy != ZC_MAP_NEVER) {
         zc_map_copied(conn, (size_t)n);
     }
     conn->eof = n == 0 && len > 0;

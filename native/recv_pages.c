@@ -22,7 +22,7 @@ static zc_slice *lease(zc_conn *conn, size_t length) {
 int zc_recv_pages(zc_engine *engine, uint32_t slot, zc_page_run *run) {
     zc_conn *conn = zc_conn_live(engine, slot);
     run->slice = NULL;
-    size_t length = zc_map_wanted(engine, conn, ZC_MAP_STEP);
+    size_t behind, length = zc_map_wanted(engine, conn, ZC_MAP_STEP, &behind);
     if (length == 0 || (run->slice = lease(conn, length)) == NULL) {
         return 0;
     }
@@ -30,7 +30,7 @@ int zc_recv_pages(zc_engine *engine, uint32_t slot, zc_page_run *run) {
         .address = zc_slice_base(run->slice),
         .length = length,
         .copybuf = run->copybuf,
-        .copybuf_len = ZC_COPYBUF_MAX,
+        .copybuf_len = behind,
         .clean = true, /* a leased slice is */
     };
     zc_map_result got;
@@ -59,7 +59,7 @@ typedef struct {
 } attempt;
 
 static bool attempt_map(zc_engine *engine, zc_conn *conn, size_t len, attempt *try) {
-    size_t length = zc_map_wanted(engine, conn, len);
+    size_t behind, length = zc_map_wanted(engine, conn, len, &behind);
     try->slice = length > 0 ? lease(conn, length) : NULL;
     if (try->slice == NULL) {
         return false;
@@ -68,7 +68,7 @@ static bool attempt_map(zc_engine *engine, zc_conn *conn, size_t len, attempt *t
         .address = zc_slice_base(try->slice),
         .length = length,
         .copybuf = try->straggler,
-        .copybuf_len = len - length < sizeof try->straggler ? len - length : sizeof try->straggler,
+        .copybuf_len = behind,
         .clean = true,
     };
     (void)zc_conn_map(engine, conn, &ask, &try->got);
@@ -106,11 +106,37 @@ static size_t place(zc_conn *conn, zc_memory *memory, size_t at, attempt *try) {
     return conn->error < 0 ? 0 : got->mapped + got->copied;
 }
 
+/*
+ * What an attempt at a page's place says about the rest.
+ *
+ * Fact: where the window was full the kernel splits a page in two parts, which together
+ * are one page long: a hole, behind which the pages go on.
+ * Rule: where no page could be mapped, receive up to where the next one would begin and
+ * try once more; if that fails too, the stream's pages don't begin where the memory's do.
+ */
+static void note_hole(zc_conn *conn, const zc_map_result *got) {
+    zc_map_state *map = &conn->map;
+    if (got->mapped > 0 || !map->hole) {
+        map->hole = got->copied + got->skip > 0;
+    } else {
+        map->hole = false;
+        map->skip = 0;
+        map->unaligned = ZC_UNALIGNED;
+    }
+}
+
 static size_t map_into(zc_engine *engine, zc_conn *conn, zc_memory *memory, size_t at, size_t len) {
     attempt try;
-    if (at % ZC_PAGE != 0 || !attempt_map(engine, conn, len, &try)) {
+    if (at % ZC_PAGE != 0) {
+        if (conn->map.hole && conn->map.skip == 0) {
+            conn->map.skip = (uint32_t)(ZC_PAGE - at % ZC_PAGE);
+        }
         return 0;
     }
+    if (!attempt_map(engine, conn, len, &try)) {
+        return 0;
+    }
+    note_hole(conn, &try.got);
     return place(conn, memory, at, &try);
 }
 

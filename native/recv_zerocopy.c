@@ -10,8 +10,9 @@
  * Rules:
  *  - The size that waits is asked first (FIONREAD, a sixth of a microsecond).  Below a page
  *    there is nothing to map, and recv costs a microsecond less than this call.
- *    Above, it bounds the length: where a length ends before a mappable page, the
- *    call would copy that page's beginning, and nothing behind it could be mapped.
+ *    Above, it bounds the length and the copybuf: where a length ends before a mappable
+ *    page, which may have come meanwhile, the call would copy that page's beginning, and
+ *    nothing behind it could be mapped.
  *  - An error comes once and is gone from the socket, so it is kept (`deferred_error`) and
  *    reported when the queue, which may still hold bytes, has been emptied.
  *  - Nothing mapped, nothing copied: an end of stream, an urgent mark, an error.

@@ -8,7 +8,8 @@ enum {
     ZC_PAGE = 4096,
     ZC_COPYBUF_MAX = ZC_PAGE - 1, /* so that whole pages are never taken for a small message */
     ZC_MAP_STEP = 1024 * 1024,  /* bytes a call: a fast peer must not keep the loop to itself */
-    ZC_FLOAT_MAX = 64 * 1024    /* bytes that a fill moves to let its pages begin where they must */
+    ZC_UNALIGNED = 64 * 1024,   /* bytes to copy where pages and memory don't coincide */
+    ZC_FLOAT_MAX = 512 * 1024   /* bytes that a fill moves to let its pages begin where they must */
 };
 
 typedef struct {
@@ -29,7 +30,7 @@ typedef struct {
 int zc_conn_map(zc_engine *engine, zc_conn *conn, const zc_map_request *ask, zc_map_result *got);
 
 /* map_policy.c */
-size_t zc_map_wanted(zc_engine *engine, zc_conn *conn, size_t room);
+size_t zc_map_wanted(zc_engine *engine, zc_conn *conn, size_t room, size_t *behind);
 void zc_map_judge(zc_conn *conn, const zc_map_result *got);
 
 #endif

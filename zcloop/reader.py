@@ -43,8 +43,8 @@ FILL_MIN = 32 * 1024
 # giving it back costs as much as receiving a few pages.
 VIEW_MIN = 64 * 1024
 
-# Bytes that have been received before and are copied to where the pages follow them.
-FLOAT_MAX = 64 * 1024
+# Bytes that were received before and may be copied to where the pages follow them.
+FLOAT_MAX = 256 * 1024
 
 # Reads that complete without waiting never let the loop run. After this many bytes of them
 # in a row the reader lets it run once, so that a fast peer cannot starve the others.
@@ -617,7 +617,7 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
             have = self._size()
             transport = self._fill_transport("readview") if have < n else None
             self._views = transport is not None and transport._can_map()
-            if not self._views or have > FLOAT_MAX or n - have < FILL_MIN:
+            if not self._views or have > FLOAT_MAX or n - have < max(have, FILL_MIN):
                 return None
             try:
                 memory = PageMemory(n + PAGE_BYTES)
