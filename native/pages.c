@@ -261,7 +261,7 @@ static char *map_range(size_t bytes) {
 static int open_arena(void) {
     size_t page_count = wanted_bytes / zc_page_size();
     if (page_count == 0 || page_count >= NONE) {
-        return -EINVAL;
+        return page_count == 0 ? -EINVAL : -ENOMEM;
     }
     size_t mapped = sizeof(arena) + page_count * sizeof(zc_slice);
     arena *a = mmap(NULL, mapped, PROT_READ | PROT_WRITE,
