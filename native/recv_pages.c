@@ -149,32 +149,50 @@ static void aim(zc_engine *engine, uint32_t slot, zc_memory *memory, size_t left
     }
 }
 
-/*
- * For a PageBuffer: [at, at + len) of it.  Like zc_recv.  Bytes behind those received
- * stay what they are, so pages are made writable again only as far as bytes wait.
- */
-int64_t zc_recv_memory(zc_engine *engine, uint32_t slot, zc_memory *memory, size_t at, size_t len) {
-    zc_conn *conn = zc_conn_live(engine, slot);
-    size_t lent = len;
-    int64_t count = (int64_t)map_into(engine, conn, memory, at, len);
-    if (count == 0) {
-        bool all = true;
-        if (zc_memory_has_pages(memory)) {
-            size_t waiting = (size_t)zc_conn_inq(conn);
-            all = waiting == 0 || waiting > len;
-            len = all ? len : waiting;
-            int error = zc_memory_writable(memory, at, len);
-            if (error < 0) {
-                return error;
-            }
-        }
-        count = zc_conn_recv(conn, zc_memory_base(memory) + at, len);
-        if (!all && count == (int64_t)len && conn->map.skip == 0) {
-            conn->ready = conn->hup; /* what came since raises an edge of its own */
-        }
+/* Where pages were moved in before, they make way only for bytes that come: the rest of what was
+ * lent keeps what it holds. */
+static int64_t copy_over_pages(zc_conn *conn, zc_memory *memory, size_t at, size_t len) {
+    char straggler[ZC_COPYBUF_MAX];
+    size_t waiting = (size_t)zc_conn_inq(conn);
+    size_t count = waiting < len ? waiting : len;
+    if (conn->map.skip > 0 && count > conn->map.skip) {
+        count = conn->map.skip; /* no more is received at once */
     }
     if (count > 0) {
-        aim(engine, slot, memory, lent - (size_t)count);
+        int error = zc_memory_writable(memory, at, count);
+        if (error < 0) {
+            return error;
+        }
+        int64_t got = zc_conn_recv(conn, zc_memory_base(memory) + at, count);
+        if (got == (int64_t)waiting) {
+            conn->ready = conn->hup; /* what came since raises an edge of its own */
+        }
+        return got;
+    }
+    /* Most likely the end of the stream, or nothing. */
+    int64_t got = zc_conn_recv(conn, straggler, len < sizeof straggler ? len : sizeof straggler);
+    if (got > 0) {
+        int error = zc_memory_writable(memory, at, (size_t)got);
+        if (error < 0) {
+            conn->error = error; /* these bytes are lost, and so is the connection */
+            return error;
+        }
+        memcpy(zc_memory_base(memory) + at, straggler, (size_t)got);
+    }
+    return got;
+}
+
+/* For a PageBuffer: [at, at + len) of it.  Like zc_recv. */
+int64_t zc_recv_memory(zc_engine *engine, uint32_t slot, zc_memory *memory, size_t at, size_t len) {
+    zc_conn *conn = zc_conn_live(engine, slot);
+    int64_t count = (int64_t)map_into(engine, conn, memory, at, len);
+    if (count == 0) {
+        count = zc_memory_has_pages(memory)
+                    ? copy_over_pages(conn, memory, at, len)
+                    : zc_conn_recv(conn, zc_memory_base(memory) + at, len);
+    }
+    if (count > 0) {
+        aim(engine, slot, memory, len - (size_t)count);
         if (conn->ready && !conn->paused) {
             zc_again_push(engine, slot);
         }
