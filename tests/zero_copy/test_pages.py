@@ -290,7 +290,7 @@ def test_the_default_size(monkeypatch):
         monkeypatch.setattr(pages, "_group_limits", lambda groups=groups: groups)
         assert pages.default_arena_bytes() == expected
     monkeypatch.setattr(resource, "getrlimit", lambda which: (1 << 30, unlimited))
-    monkeypatch.setattr(pages, "_group_limits", lambda: [])
+    monkeypatch.setattr(pages, "_group_limits", list)
     assert pages.default_arena_bytes() == 128 << 20
 
 
@@ -397,6 +397,7 @@ def test_a_thread_may_read_a_page_buffer_while_pages_come():
 
 
 def test_a_page_buffer_s_memory_goes_with_its_last_view():
+    gc.collect()
     before = pages.page_stats()
     buffer = zcloop.PageBuffer(3 * PAGE)
     gone = weakref.ref(buffer)
