@@ -171,6 +171,29 @@ static void what_is_leased_never_shows_old_bytes(void) {
     expect_all_free();
 }
 
+static void what_a_slice_did_not_use_is_free_at_once(void) {
+    pair connection = mappable_pair();
+    fill_pattern(source, CHUNK * page, 2);
+    zc_slice *slice = lease(PAGES);
+    char *base = zc_slice_base(slice);
+    map_bytes(connection, source, base, CHUNK * page);
+    zc_slice_trim(slice, PAGES);
+    expect_no_lease(1, ENOBUFS);
+    uint64_t zaps = stats().zaps;
+    zc_slice_trim(slice, CHUNK);
+    CHECK(zc_slice_base(slice) == base);
+    CHECK_EQ(zc_slice_bytes(slice), CHUNK * page);
+    CHECK_EQ(stats().leased_bytes, CHUNK * page);
+    zc_slice *rest = lease(PAGES - CHUNK);
+    CHECK(zc_slice_base(rest) == base + CHUNK * page);
+    CHECK_EQ(stats().zaps, zaps);
+    zc_slice_release(rest);
+    CHECK(memcmp(base, source, CHUNK * page) == 0);
+    zc_slice_release(slice);
+    close_pair(connection);
+    expect_all_free();
+}
+
 /* -- any order, any sizes; threads --------------------------------------------------------- */
 
 static _Atomic unsigned char owner[PAGES]; /* which thread holds a page: none, or one */
@@ -352,6 +375,7 @@ int main(void) {
          neighbours_are_zapped_in_one_call_and_before_too_much_waits},
         {"pages stay until the last reference", pages_stay_until_the_last_reference},
         {"what is leased never shows old bytes", what_is_leased_never_shows_old_bytes},
+        {"what a slice didn't use is free at once", what_a_slice_did_not_use_is_free_at_once},
         {"threads never hold the same page", threads_never_hold_the_same_page},
         {"a child keeps what is held, and leases from its own arena",
          a_child_keeps_what_is_held_and_leases_from_its_own_arena},

@@ -90,6 +90,28 @@ class Pages(zcloop.PagesProtocol):
             self.lost.set_result(None)
 
 
+class Fill(asyncio.BufferedProtocol):
+    """Receives into a PageBuffer, from its beginning again whenever it is full."""
+
+    def __init__(self, buffer):
+        self.buffer = buffer
+        self.received = 0
+        self.lost = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def get_buffer(self, sizehint):
+        return memoryview(self.buffer)[self.received % len(self.buffer):]
+
+    def buffer_updated(self, nbytes):
+        self.received += nbytes
+
+    def connection_lost(self, exc):
+        self.stats = self.transport.get_extra_info("zcloop")
+        self.lost.set_result(exc)
+
+
 async def serve_one(factory, data):
     """Has `data` sent to one connection of the protocol, which is returned when it is lost."""
     loop = asyncio.get_running_loop()
@@ -119,6 +141,16 @@ def receive(data, config=MAP, on_view=None):
     protocol = zcloop.run(serve_one(lambda: Pages(on_view), data), config=config)
     assert protocol.stats.bytes_mapped >= PAGE, protocol.stats
     return protocol.parts
+
+
+def fill(buffer, data):
+    """Receives a stream into a PageBuffer, whose last round it then holds."""
+    protocol = zcloop.run(serve_one(lambda: Fill(buffer), data), config=MAP)
+    assert protocol.lost.result() is None
+    assert protocol.received == len(data)
+    assert protocol.stats.bytes_mapped >= PAGE, protocol.stats
+    assert memoryview(buffer) == data[-len(buffer):]
+    return protocol.stats
 
 
 def views_of(data):
