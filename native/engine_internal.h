@@ -27,6 +27,7 @@ typedef struct {
     uint8_t policy;   /* enum zc_map_policy */
     bool asked;       /* there was a destination for pages */
     uint8_t level;    /* failures in a row: 0 = the stream yields pages, or wasn't tried */
+    int left;         /* in the queue after the last mapping call; a FIN counts as one */
     uint32_t skip;    /* bytes that no mapping can bring, before it can go on */
     bool hole;        /* of contiguous memory: bytes without a page came where one could begin */
     uint32_t unaligned; /* the same: bytes to copy before the next attempt */

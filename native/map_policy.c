@@ -61,14 +61,17 @@ int zc_conn_map_level(const zc_engine *engine, uint32_t slot) {
 }
 
 /* How many bytes, in whole pages and at most `room`, to try to map now; 0: use recv.  *behind is how
- * many wait behind those, for which there is room: less than a page. */
-size_t zc_map_wanted(zc_engine *engine, zc_conn *conn, size_t room, size_t *behind) {
+ * many wait behind those, for which there is room: less than a page.  waiting: the bytes
+ * in the queue, -1: to be asked for. */
+size_t zc_map_wanted(zc_engine *engine, zc_conn *conn, size_t room, int waiting, size_t *behind) {
     if (conn->map.policy == ZC_MAP_NEVER || engine->map.unsupported || conn->map.skip > 0 ||
         conn->map.backoff > 0 || conn->map.unaligned > 0 || room < ZC_PAGE || conn->error < 0) {
         return 0;
     }
     size_t least = conn->map.policy == ZC_MAP_ALWAYS ? ZC_PAGE : engine->map.min_bytes;
-    int waiting = zc_conn_inq(conn);
+    if (waiting < 0) {
+        waiting = zc_conn_inq(conn);
+    }
     if (waiting < 0 || (size_t)waiting < least) {
         return 0;
     }

@@ -22,7 +22,7 @@ static zc_slice *lease(zc_conn *conn, size_t length) {
 int zc_recv_pages(zc_engine *engine, uint32_t slot, zc_page_run *run) {
     zc_conn *conn = zc_conn_live(engine, slot);
     run->slice = NULL;
-    size_t behind, length = zc_map_wanted(engine, conn, ZC_MAP_STEP, &behind);
+    size_t behind, length = zc_map_wanted(engine, conn, ZC_MAP_STEP, run->more ? conn->map.left : -1, &behind);
     if (length == 0 || (run->slice = lease(conn, length)) == NULL) {
         return 0;
     }
@@ -59,7 +59,7 @@ typedef struct {
 } attempt;
 
 static bool attempt_map(zc_engine *engine, zc_conn *conn, size_t len, attempt *try) {
-    size_t behind, length = zc_map_wanted(engine, conn, len, &behind);
+    size_t behind, length = zc_map_wanted(engine, conn, len, -1, &behind);
     try->slice = length > 0 ? lease(conn, length) : NULL;
     if (try->slice == NULL) {
         return false;

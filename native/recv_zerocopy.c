@@ -117,8 +117,8 @@ int zc_conn_map(zc_engine *engine, zc_conn *conn, const zc_map_request *ask, zc_
         conn->deferred_error = request.err;
     }
     size_t count = got->mapped + got->copied;
-    int left = HAS(known, inq) ? (int)request.inq : zc_conn_inq(conn);
-    conn->ready = left > 0 || conn->hup || conn->deferred_error != 0;
+    conn->map.left = HAS(known, inq) ? (int)request.inq : zc_conn_inq(conn);
+    conn->ready = conn->map.left > 0 || conn->hup || conn->deferred_error != 0;
     conn->stats.bytes_received += count;
     conn->stats.bytes_mapped += got->mapped;
     conn->stats.bytes_copybuf += got->copied;

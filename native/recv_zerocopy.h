@@ -4,13 +4,14 @@
 
 #include "engine_internal.h"
 
+/* ZC_COPYBUF_MAX is less than a page, so that whole pages are never taken for a small message;
+ * ZC_MAP_STEP is all that is taken at a time: a fast peer must not keep the loop to itself. */
 enum {
     ZC_PAGE = 4096,
-    ZC_COPYBUF_MAX = ZC_PAGE - 1, /* so that whole pages are never taken for a small message */
-    ZC_MAP_STEP = 1024 * 1024,  /* bytes a call: a fast peer must not keep the loop to itself */
-    ZC_UNALIGNED = 64 * 1024,   /* bytes to copy where pages and memory don't coincide */
-    ZC_FLOAT_MAX = 512 * 1024   /* bytes that a fill moves to let its pages begin where they must */
+    ZC_UNALIGNED = 64 * 1024, /* bytes to copy where pages and memory don't coincide */
+    ZC_FLOAT_MAX = 512 * 1024 /* bytes that a fill moves to let its pages begin where they must */
 };
+_Static_assert((int)ZC_COPYBUF_MAX < (int)ZC_PAGE, "see above");
 
 typedef struct {
     char *address; /* page-aligned, in a slice of the arena */
@@ -30,7 +31,7 @@ typedef struct {
 int zc_conn_map(zc_engine *engine, zc_conn *conn, const zc_map_request *ask, zc_map_result *got);
 
 /* map_policy.c */
-size_t zc_map_wanted(zc_engine *engine, zc_conn *conn, size_t room, size_t *behind);
+size_t zc_map_wanted(zc_engine *engine, zc_conn *conn, size_t room, int waiting, size_t *behind);
 void zc_map_judge(zc_conn *conn, const zc_map_result *got);
 
 #endif

@@ -157,12 +157,14 @@ int zc_conn_map_level(const zc_engine *engine, uint32_t slot);
 /* recv_pages.c: 1 = a run of pages, of straggling bytes behind them, or of both;
  * 0 = zc_recv into the protocol's buffer.  The caller owns the run's slice. */
 typedef struct {
-    zc_slice *slice; /* NULL: nothing was mapped */
+    zc_slice *slice; /* out; NULL: nothing was mapped */
     char *start;
     size_t mapped, copied;
-    char copybuf[4096];
+    char *copybuf; /* in: room for ZC_COPYBUF_MAX bytes */
+    int more;      /* in: 1 = another run came just now; the size that it left is known */
 } zc_page_run;
 int zc_recv_pages(zc_engine *engine, uint32_t slot, zc_page_run *run);
+enum { ZC_COPYBUF_MAX = 4095, ZC_MAP_STEP = 1048576 };
 int64_t zc_recv_memory(zc_engine *engine, uint32_t slot, zc_memory *memory, size_t at, size_t len);
 
 /* calibrate.c: CPU nanoseconds a page, received and read once.  A few milliseconds; -errno where

@@ -156,6 +156,8 @@ class _Lib:
     FAILED_PAGES_RECEIVED: Final = 4
     ZC_UNFINISHED: Final = 256
 
+    ZC_COPYBUF_MAX: Final = 4095
+    ZC_MAP_STEP: Final = 1048576
     ZC_CORK_MAX: Final = 16384
     ZC_CAPABILITY_COUNT: Final = 19
 

@@ -77,7 +77,8 @@ static void whole_pages_are_mapped(void) {
     pair c = page_pair();
     zc_engine *engine = mapping_engine(ZC_MAP_ALWAYS);
     uint32_t slot = add_mapping(engine, c.ours);
-    zc_page_run run;
+    char copied[ZC_COPYBUF_MAX];
+    zc_page_run run = {.copybuf = copied};
     send_pages(c.peer, sent, SIZE);
     wait_for(c.ours, SIZE);
     expect_record(engine, slot, ZC_READABLE);
@@ -100,7 +101,8 @@ static void a_header_and_a_tail_are_copied_by_the_call(void) {
     pair c = page_pair();
     zc_engine *engine = mapping_engine(ZC_MAP_ALWAYS);
     uint32_t slot = add_mapping(engine, c.ours);
-    zc_page_run run;
+    char copied[ZC_COPYBUF_MAX];
+    zc_page_run run = {.copybuf = copied};
     send_all(c.peer, sent, HEADER);
     send_pages(c.peer, sent, 8 * PAGE);
     send_all(c.peer, sent + 8 * PAGE, 100);
@@ -128,7 +130,8 @@ static void less_than_a_page_is_left_to_recv(void) {
     pair c = page_pair();
     zc_engine *engine = mapping_engine(ZC_MAP_ALWAYS);
     uint32_t slot = add_mapping(engine, c.ours);
-    zc_page_run run;
+    char copied[ZC_COPYBUF_MAX];
+    zc_page_run run = {.copybuf = copied};
     char got[PAGE];
     send_all(c.peer, sent, 1000);
     expect_record(engine, slot, ZC_READABLE);
@@ -146,7 +149,8 @@ static void an_unmappable_stream_is_given_a_rest(void) {
     zc_engine *engine = mapping_engine(ZC_MAP_AUTO);
     uint32_t slot = add_mapping(engine, c.ours);
     static char got[SIZE];
-    zc_page_run run;
+    char copied[ZC_COPYBUF_MAX];
+    zc_page_run run = {.copybuf = copied};
     uint64_t calls = 0;
     for (int round = 0; round < 8; round++) {
         send_all(c.peer, sent, SIZE);
@@ -181,7 +185,8 @@ static void a_known_route_begins_with_a_rest(void) {
     pair c = page_pair();
     zc_engine *engine = mapping_engine(ZC_MAP_AUTO);
     uint32_t slot = add(engine, c.ours, ZC_MODE_BUFFERED);
-    zc_page_run run;
+    char copied[ZC_COPYBUF_MAX];
+    zc_page_run run = {.copybuf = copied};
     CHECK_EQ(zc_conn_ask_map(engine, slot), 1);
     CHECK_EQ(zc_conn_ask_map(engine, slot), 0);
     CHECK_EQ(zc_conn_set_map(engine, slot, 1), 0);
@@ -214,7 +219,8 @@ static void a_reset_comes_after_the_data_and_stays(void) {
     uint32_t slot = add_mapping(engine, c.ours);
     char got[PAGE];
     size_t mapped = 0;
-    zc_page_run run;
+    char copied[ZC_COPYBUF_MAX];
+    zc_page_run run = {.copybuf = copied};
     send_pages(c.peer, sent, SIZE);
     wait_for(c.ours, SIZE);
     reset(c.peer);
@@ -248,7 +254,8 @@ static void the_end_comes_after_a_tail_and_its_phantom_byte(void) {
     uint32_t slot = add_mapping(engine, c.ours);
     static char got[SIZE + PAGE];
     size_t done = 0;
-    zc_page_run run;
+    char copied[ZC_COPYBUF_MAX];
+    zc_page_run run = {.copybuf = copied};
     send_pages(c.peer, sent, SIZE);
     send_all(c.peer, sent, 100);
     CHECK_EQ(shutdown(c.peer, SHUT_WR), 0);
@@ -284,7 +291,8 @@ static void an_urgent_mark_is_passed(void) {
     uint32_t slot = add_mapping(engine, c.ours);
     static char got[2 * SIZE];
     size_t done = 0;
-    zc_page_run run;
+    char copied[ZC_COPYBUF_MAX];
+    zc_page_run run = {.copybuf = copied};
     CHECK_EQ(send(c.peer, "!", 1, MSG_OOB), 1);
     send_pages(c.peer, sent, SIZE);
     for (int rounds = 0; done < SIZE; rounds++) {
