@@ -114,7 +114,9 @@ class _Receiver:
     def __enter__(self) -> Self:
         assert self.process.stdout
         line = self.process.stdout.readline()
-        self.first = _parsed(line) if line else {"error": "the receiver did not start"}
+        self.first: dict[str, Any] = (
+            _parsed(line) if line else {"error": "the receiver did not start"}
+        )
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -178,8 +180,7 @@ def take(
     command = receiver_command(cell, side, route.host, setting.hash, nbytes)
     with _Receiver([*route.receiver, *before, *command], env, cpus[0]) as receiver:
         sender: dict[str, Any] = {}
-        port = receiver.first.get("port")
-        if port:
+        if port := receiver.first.get("port", 0):
             to = sender_command(cell, route.host, port, nbytes)
             sender = _send([*route.sender, *to], cpus[1])
             if "error" in sender:
