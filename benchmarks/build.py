@@ -1,4 +1,4 @@
-"""Compiles the load generator and the bare C server on first use, and when a source has changed."""
+"""Compiles the programs in C on first use, and when a source has changed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 NATIVE = Path(__file__).parent / "native"
+REFERENCE = NATIVE / "reference"
 BUILD = Path(__file__).parent / ".build"
 FLAGS = ["-std=c11", "-O2", "-g", "-Wall", "-Wextra", "-Werror"]
 C_SERVER = "cecho.c"
@@ -25,16 +26,16 @@ def compiler() -> str:
     return found
 
 
-def _compile(name: str, sources: list[Path]) -> Path:
+def _compile(name: str, sources: list[Path], *flags: str) -> Path:
     """Built beside its final name and renamed, so that two harnesses may build at once."""
     output = BUILD / name
-    inputs = [*sources, *NATIVE.glob("*.h"), Path(__file__)]
+    inputs = [*sources, *sources[0].parent.glob("*.h"), Path(__file__)]
     if output.exists() and output.stat().st_mtime > max(p.stat().st_mtime for p in inputs):
         return output
     BUILD.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
         temporary = Path(scratch) / name
-        command = [compiler(), *FLAGS, *map(str, sources), "-o", str(temporary)]
+        command = [compiler(), *FLAGS, *flags, *map(str, sources), "-o", str(temporary)]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
             raise BuildError(f"{' '.join(command)}\n{done.stderr}")
@@ -49,3 +50,13 @@ def loadgen() -> Path:
 
 def c_server() -> Path:
     return _compile("cecho", [NATIVE / C_SERVER])
+
+
+def reference() -> Path:
+    """The program that receives with and without a copy."""
+    return _compile("zcref", sorted(REFERENCE.glob("*.c")))
+
+
+def reference_hash() -> Path:
+    """Its hash and its stream, for receivers in Python."""
+    return _compile("zcref_hash.so", [REFERENCE / "hash.c"], "-shared", "-fPIC")

@@ -1,0 +1,347 @@
+"""One receiver process in Python: one connection, received in one of several ways.
+
+It does what native/reference/receive.c does, and prints the same record: a line with the port when
+it listens, then, when the stream has ended, what it cost. Every byte goes through the hash of the
+C program, called through cffi.
+
+===================  ============================================================================
+kind                 how
+===================  ============================================================================
+``reused``           `BufferedProtocol`, one bytearray again and again; pieces hashed as they come
+``fresh``            `BufferedProtocol`, a fresh bytearray for each message; kept
+``streams``          `StreamReader.readexactly`, let go at once
+``streams-keep``     the same, kept
+``pages``            `PagesProtocol`, views let go at once, what isn't mapped into one bytearray
+``pages-keep``       the same, views kept, what isn't mapped into fresh bytearrays; kept
+``pagebuffer``       `BufferedProtocol`, one `PageBuffer` again and again
+``pagebuffer-keep``  a fresh `PageBuffer` for each message; kept
+``pagebuffer-exact`` the same with ``exact=True``
+``readview``         `StreamReader.readview`, let go at once
+``readview-keep``    the same, kept
+===================  ============================================================================
+
+What is kept is kept to the end of the stream; what letting go costs is told beside the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import json
+import resource
+import signal
+import socket
+import struct
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+
+import cffi
+
+from ..servers.main import loop_factory
+
+KEPT_BLOCK = 1 << 20
+"""Bytes of the blocks that ``pages-keep`` keeps unmapped bytes in, as the C program's."""
+LIFE_SECONDS = 300
+"""A receiver whose parent was killed ends by itself."""
+
+HASH_INTERFACE = """
+void *zcref_hash_new(void);
+void zcref_hash_update(void *hash, const void *data, size_t n);
+uint64_t zcref_hash_value(const void *hash);
+"""
+
+
+class Moment:
+    """Clocks and counters of this process."""
+
+    def __init__(self) -> None:
+        self.wall = time.perf_counter()
+        self.cpu = time.process_time()
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        self.voluntary = usage.ru_nvcsw
+        self.involuntary = usage.ru_nivcsw
+        self.faults = usage.ru_minflt
+
+
+class Account:
+    """What every receiver keeps: hash, bytes, clock, what is kept, and the answers that are due."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.closed = asyncio.get_running_loop().create_future()
+        self.record: dict[str, Any] = {"error": "the stream did not come to its end"}
+        self.transport: asyncio.Transport
+        self.received = 0
+        self.mapped = 0
+        self.answered = 0
+        self.start: Moment | None = None
+        self.started_at = 0
+        self.kept: list[Any] = []
+        self.message = options.header + options.size
+        self.ffi = cffi.FFI()
+        self.hash = None
+        if options.hash:
+            self.ffi.cdef(HASH_INTERFACE)
+            lib: Any = self.ffi.dlopen(options.hash)
+            self.hash = lib.zcref_hash_new()
+            self.update = lib.zcref_hash_update
+            self.value = lib.zcref_hash_value
+            self.from_buffer = self.ffi.from_buffer
+
+    def connected(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        if lowat := self.options.lowat:
+            if hasattr(transport, "set_read_lowat"):
+                transport.set_read_lowat(lowat)
+            else:
+                sock = transport.get_extra_info("socket")
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, lowat)
+
+    def take(self, data: bytes | bytearray | memoryview) -> None:
+        """`data` is the next of the stream."""
+        nbytes = len(data)
+        if self.hash is not None:
+            self.update(self.hash, self.from_buffer(data), nbytes)
+        self.received += nbytes
+        if self.start is None and self.received >= self.options.warmup:
+            self.started_at = self.received
+            self.start = Moment()
+        if self.options.answer:
+            due = self.received // self.message - self.answered
+            if due:
+                self.answered += due
+                self.transport.write(bytes(self.options.answer * due))
+
+    def finish(self) -> None:
+        """The stream has ended and everything was taken."""
+        self.end = Moment()
+        self.counters = self._counters()
+        self.kept.clear()
+        # What letting go leaves for later is done by then.
+        loop = asyncio.get_running_loop()
+        loop.call_soon(loop.call_soon, self._report)
+
+    def _counters(self) -> dict[str, int]:
+        """zcloop's own, of this connection."""
+        stats: Any = self.transport.get_extra_info("zcloop")
+        return dataclasses.asdict(stats) if stats is not None else {}
+
+    def _report(self) -> None:
+        released = Moment()
+        start, end = self.start, self.end
+        assert start is not None
+        value = self.value(self.hash) if self.hash is not None else 0
+        self.transport.write(struct.pack("<QQ", self.received, value))
+        self.transport.close()
+        nbytes = self.received - self.started_at
+        cpu = (end.cpu - start.cpu) * 1e6
+        mapped = self.counters.get("bytes_mapped", self.mapped)
+        self.record = {
+            "role": "receiver",
+            "kind": self.options.kind,
+            "size": self.options.size,
+            "bytes": self.received,
+            "measured_bytes": nbytes,
+            "seconds": end.wall - start.wall,
+            "cpu_us": cpu,
+            "cpu_us_per_mb": cpu / nbytes * 1e6,
+            "release_us": (released.cpu - end.cpu) * 1e6,
+            "mapped": mapped,
+            "mapped_share": mapped / self.received,
+            "viewed": self.mapped,
+            "voluntary": end.voluntary - start.voluntary,
+            "involuntary": end.involuntary - start.involuntary,
+            "faults": end.faults - start.faults,
+            "hash": f"{value:016x}",
+            "counters": self.counters,
+        }
+
+
+class _Base(asyncio.BaseProtocol):
+    """The ends of a connection, the same for all kinds."""
+
+    def __init__(self, account: Account) -> None:
+        self.account = account
+        self.take = account.take
+        self.kept = account.kept
+        self.size: int = account.options.size
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.account.connected(transport)
+
+    def eof_received(self) -> bool:
+        self.rest()
+        self.account.finish()
+        return True  # the answer is still to be written
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if exc is not None:
+            self.account.record = {"error": f"the connection was lost: {exc!r}"}
+        self.account.closed.set_result(None)
+
+    def rest(self) -> None:
+        """Takes what has come and waits for the end of its message."""
+
+
+class Reused(_Base, asyncio.BufferedProtocol):
+    """One buffer; what comes is used at once."""
+
+    def __init__(self, account: Account, view: memoryview) -> None:
+        super().__init__(account)
+        self.view = view
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.take(self.view[:nbytes])
+
+
+class Fresh(_Base, asyncio.BufferedProtocol):
+    """A fresh buffer for each message; used when it is whole, and kept."""
+
+    def __init__(self, account: Account, new: Callable[[int], Any]) -> None:
+        super().__init__(account)
+        self.new = new
+        self.begin()
+
+    def begin(self) -> None:
+        self.buffer = self.new(self.size)
+        self.view = memoryview(self.buffer)
+        self.filled = 0
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.view[self.filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.filled += nbytes
+        if self.filled == self.size:
+            self.take(self.view)
+            self.kept.append(self.buffer)
+            self.begin()
+
+    def rest(self) -> None:
+        self.take(self.view[: self.filled])
+
+
+class _Pages(_Base):
+    """Both halves of a `PagesProtocol`: views, and what comes by the buffer."""
+
+    def __init__(self, account: Account, keep: bool) -> None:
+        super().__init__(account)
+        self.keep = keep
+        self.filled = 0
+        self.view = memoryview(bytearray(KEPT_BLOCK if keep else self.size))
+
+    def pages_received(self, view: memoryview) -> None:
+        self.account.mapped += len(view)
+        self.take(view)
+        if self.keep:
+            self.kept.append(view)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.view[self.filled :] if self.keep else self.view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        start = self.filled
+        self.take(self.view[start : start + nbytes])
+        if self.keep:
+            self.filled += nbytes
+            if self.filled == len(self.view):
+                self.kept.append(self.view)
+                self.view = memoryview(bytearray(KEPT_BLOCK))
+                self.filled = 0
+
+
+def _make(account: Account) -> asyncio.BaseProtocol:
+    """The protocol of `options.kind`. zcloop's names are looked up only where a kind needs them."""
+    kind, size = account.options.kind, account.options.size
+    if kind == "reused":
+        return Reused(account, memoryview(bytearray(size)))
+    if kind == "fresh":
+        return Fresh(account, bytearray)
+    import zcloop
+    if kind in ("pages", "pages-keep"):
+        base: Any = zcloop.PagesProtocol
+        protocol = type("Pages", (_Pages, base), {})
+        return cast(asyncio.BaseProtocol, protocol(account, kind == "pages-keep"))
+    page_buffer: Any = zcloop.PageBuffer
+    if kind == "pagebuffer":
+        return Reused(account, memoryview(page_buffer(size)))
+    if kind == "pagebuffer-keep":
+        return Fresh(account, page_buffer)
+    return Fresh(account, lambda nbytes: page_buffer(nbytes, exact=True))
+
+
+async def _read(account: Account, reader: Any, writer: asyncio.StreamWriter) -> None:
+    """The kinds that read messages from a stream."""
+    kind, size = account.options.kind, account.options.size
+    read = reader.readview if kind.startswith("readview") else reader.readexactly
+    keep = kind.endswith("-keep")
+    account.connected(writer.transport)
+    try:
+        while True:
+            data = await read(size)
+            account.take(data)
+            if keep:
+                account.kept.append(data)
+            del data
+    except asyncio.IncompleteReadError as end:
+        account.take(end.partial)
+        account.finish()
+        await writer.wait_closed()
+    except OSError as exc:
+        account.record = {"error": f"the connection was lost: {exc!r}"}
+    finally:
+        account.closed.set_result(None)
+
+
+PROTOCOLS = (
+    *("reused", "fresh", "pages", "pages-keep"),
+    *("pagebuffer", "pagebuffer-keep", "pagebuffer-exact"),
+)
+STREAMS = ("streams", "streams-keep", "readview", "readview-keep")
+
+
+def _listen(options: argparse.Namespace) -> socket.socket:
+    """Bound, with what must be set before a connection is made."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if options.mss:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, options.mss)
+    sock.bind((options.host, 0))
+    return sock
+
+
+async def _receive(options: argparse.Namespace) -> dict[str, Any]:
+    loop = asyncio.get_running_loop()
+    account = Account(options)
+    sock = _listen(options)
+    server: Any
+    if options.kind in STREAMS:
+        server = await asyncio.start_server(partial(_read, account), sock=sock)
+    else:
+        protocol = _make(account)  # before a peer comes: zcloop's names may be missing
+        server = await loop.create_server(lambda: protocol, sock=sock)
+    print(json.dumps({"port": sock.getsockname()[1]}), flush=True)
+    await account.closed
+    server.close()
+    return account.record
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks.receive.receiver")
+    parser.add_argument("--loop", required=True, help="module:factory")
+    parser.add_argument("--kind", required=True, choices=sorted(PROTOCOLS + STREAMS))
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--hash", default="", help="the C program's shared library")
+    for name in ("size", "header", "answer", "warmup", "mss", "lowat"):
+        parser.add_argument(f"--{name}", type=int, default=0)
+    options = parser.parse_args(arguments)
+    signal.alarm(LIFE_SECONDS)
+    with asyncio.Runner(loop_factory=loop_factory(options.loop)) as runner:
+        record = runner.run(_receive(options))
+    print(json.dumps(record), flush=True)
