@@ -20,6 +20,7 @@ from collections.abc import Hashable
 from typing import Any
 
 from .engine import Engine, ffi, lib
+from .page_memory import PAGE_BYTES
 from .pages import open_arena
 
 __all__ = ["Calibration", "calibration", "enable", "recall", "remember"]
@@ -75,8 +76,8 @@ def calibration(arena_bytes: int | None = None) -> Calibration:
 
 def enable(engine: Engine, receive: str, arena_bytes: int | None) -> bool:
     """Set an engine up for mapping; False where its connections are to copy."""
-    if receive == "copy" or open_arena(arena_bytes):
-        return False
+    if receive == "copy" or os.sysconf("SC_PAGE_SIZE") != PAGE_BYTES or open_arena(arena_bytes):
+        return False  # the native side knows pages of one size
     if receive == "auto" and not calibration(arena_bytes).pays:
         return False
     lib.zc_engine_set_map(engine.c, _POLICIES[receive], _MIN_BYTES)

@@ -79,7 +79,7 @@ async def test_views_that_fill_the_arena(monkeypatch):
                 assert 0 < stats.bytes_mapped <= 2 << 20, stats
                 assert stats.map_arena_full > 0
                 loop = asyncio.get_running_loop().zcloop_stats()
-                assert loop.arena_full == stats.map_arena_full
+                assert loop.arena_full >= stats.map_arena_full
                 assert loop.arena_bytes == 2 << 20
                 kept = bytes(first.parts[0])
                 mapped = stats.bytes_mapped
