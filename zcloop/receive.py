@@ -129,9 +129,9 @@ class ReceiveHalf:
         """There is memory that pages can go to: have the engine map, where that pays."""
         if self._maps is None and self._slot >= 0:
             engine = self._engine
-            if engine.maps is None:
-                engine.maps = enable(engine, engine.receive, engine.arena_bytes)
-            self._maps = engine.maps and self._kind[0] in _MAPPABLE
+            if not engine.mapping:
+                engine.mapping = enable(engine, engine.receive, engine.arena_bytes)
+            self._maps = engine.mapping == "on" and self._kind[0] in _MAPPABLE
             if self._maps:
                 lib.zc_conn_set_map(engine.c, self._slot, recall(self._route_key()))
         return bool(self._maps)

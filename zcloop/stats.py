@@ -59,7 +59,8 @@ class LoopStats:
     ``events`` what the others found; ``spins`` counts slices of polling before sleeping,
     ``spin_hits`` those that found something and ``spin_misses`` polls that were given up;
     ``connections`` is how many descriptors are watched now, listeners included; ``totals``
-    sums the counters of all connections, those that are gone included.
+    sums the counters of all connections, those that are gone included; ``mapping`` says
+    whether received pages are mapped: "on", "off: " and why, "" if nobody asked for it yet.
 
     Of the process, for all its loops: ``arena_bytes`` is the address space for mapped
     pages (0: nothing was mapped yet), ``arena_used_bytes`` what connections and views hold
@@ -76,6 +77,7 @@ class LoopStats:
     spin_misses: int = 0
     connections: int = 0
     totals: ConnStats = ConnStats()
+    mapping: str = ""
     arena_bytes: int = 0
     arena_used_bytes: int = 0
     arena_full: int = 0

@@ -86,7 +86,8 @@ async def test_auto_gives_an_unmappable_stream_a_rest(monkeypatch):
     """And remembers the route: the next connection begins by copying."""
     async with page_link(Keep) as (transport, protocol, peer):
         transport._engine.receive = "auto"
-        transport._engine.maps = transport._maps = None
+        transport._engine.mapping = ""
+        transport._maps = None
         transport._route()
         for _ in range(8):
             await send_plain(peer, DATA)
