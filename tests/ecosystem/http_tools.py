@@ -3,6 +3,7 @@ import asyncio
 import contextlib
 import hashlib
 import io
+import os
 import socket
 from http.client import HTTPResponse
 
@@ -124,3 +125,20 @@ class Sink:
 
     def hexdigest(self):
         return self.hash.hexdigest()
+
+
+# How a program is told which loop it is to make.
+LOOP_FACTORIES = {
+    "asyncio": "asyncio:SelectorEventLoop",
+    "uvloop": "uvloop:new_event_loop",
+    "zcloop": "zcloop:new_event_loop",
+}
+
+
+def child_environment(loop_factory):
+    """The environment of a program that runs in debug mode if this test does."""
+    environment = {name: value for name, value in os.environ.items()
+                   if not name.startswith(("PYTEST", "PYTHON"))}
+    if loop_factory.debug:
+        environment["PYTHONASYNCIODEBUG"] = "1"
+    return environment
