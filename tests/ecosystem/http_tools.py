@@ -13,6 +13,11 @@ from support import pattern
 CHUNK = 256 * 1024
 
 
+def address(name):
+    """A socket's IPv4 name as a URL has it."""
+    return f"{name[0]}:{name[1]}"
+
+
 @contextlib.asynccontextmanager
 async def serving(app, *, tls=None, path=None, **runner_options):
     """The base URL of `app`, served on the running loop; its runner is cleaned up at exit.
@@ -27,7 +32,7 @@ async def serving(app, *, tls=None, path=None, **runner_options):
         else:
             site = web.UnixSite(runner, path, ssl_context=tls)
         await site.start()
-        host = "localhost" if path else "%s:%d" % runner.addresses[0]
+        host = "localhost" if path else address(runner.addresses[0])
         yield f"{'https' if tls else 'http'}://{host}"
     finally:
         await runner.cleanup()

@@ -8,7 +8,7 @@ import zlib
 
 import pytest
 from aiohttp import ClientSession, TCPConnector, web
-from http_tools import digest, parse_responses, raw_client, send, served, serving
+from http_tools import address, digest, parse_responses, raw_client, send, served, serving
 from support import assert_same, pattern, recv_exactly, recv_to_end
 
 BODY = pattern(300_000)
@@ -17,7 +17,7 @@ BODY = pattern(300_000)
 async def echo(request):
     return web.Response(body=await request.read(), headers={
         "X-Transfer": request.headers.get("Transfer-Encoding", "length"),
-        "X-Peer": "%s:%d" % request.transport.get_extra_info("peername")})
+        "X-Peer": address(request.transport.get_extra_info("peername"))})
 
 
 async def count(request):

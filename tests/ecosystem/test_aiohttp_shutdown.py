@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from aiohttp import ClientConnectorError, ClientSession, WSCloseCode, WSMsgType, web
-from http_tools import LOOP_FACTORIES, child_environment, raw_client, send
+from http_tools import LOOP_FACTORIES, address, child_environment, raw_client, send
 from support import poll, recv_exactly, recv_to_end
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -30,7 +30,7 @@ class Service:
     async def start(self):
         await self.runner.setup()
         await web.TCPSite(self.runner, "127.0.0.1", 0).start()
-        self.url = "http://%s:%d" % self.runner.addresses[0]
+        self.url = f"http://{address(self.runner.addresses[0])}"
         return self
 
     async def fast(self, request):

@@ -112,7 +112,7 @@ async def test_tls_over_a_unix_socket(server_tls, client_tls):
 
 
 async def test_request_in_the_clear_to_a_tls_server(server_tls, loop_errors):
-    async with served(*ROUTES, tls=server_tls) as (session, url):
+    async with served(*ROUTES, tls=server_tls) as (_, url):
         reader, writer = await asyncio.open_connection(
             *url.removeprefix("https://").split(":"))
         writer.write(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")

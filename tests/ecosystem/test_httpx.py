@@ -21,7 +21,7 @@ async def upload(request):
 
 @contextlib.asynccontextmanager
 async def service(source=None, tls=None, path=None, **client_options):
-    """(client, base URL, transports of downloads): a server that takes uploads and sends `source`."""
+    """(client, base URL, transports of downloads): the server takes uploads and sends `source`."""
     transports = []
 
     async def download(request):

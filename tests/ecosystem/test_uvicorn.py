@@ -48,7 +48,7 @@ class Program:
 
 @contextlib.asynccontextmanager
 async def program(loop_factory, *options):
-    """`python -m uvicorn` with the loop of the test; killed at exit if the test has not ended it."""
+    """`python -m uvicorn` with the loop of the test; killed at exit if it has not ended."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-W", "error", "-m", "uvicorn", "asgi_app:app",
         "--app-dir", str(Path(__file__).parent), "--port", "0", "--loop", LOOPS[loop_factory.name],
