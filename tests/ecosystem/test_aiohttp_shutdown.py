@@ -116,16 +116,18 @@ PROGRAM = """
 import asyncio, importlib, sys
 from aiohttp import web
 
+GATE = web.AppKey("gate", asyncio.Event)
+
 async def slow(request):
     print("entered", flush=True)
-    await request.app["gate"].wait()
+    await request.app[GATE].wait()
     return web.Response(text=type(asyncio.get_running_loop()).__module__)
 
 async def open_gate(app):
-    app["gate"].set()
+    app[GATE].set()
 
 async def started(app):
-    app["gate"] = asyncio.Event()
+    app[GATE] = asyncio.Event()
 
 def make(path):
     module, _, name = path.partition(":")
@@ -144,9 +146,8 @@ web.run_app(app, loop=make(sys.argv[1]), host="127.0.0.1", port=0, access_log=No
 async def test_run_app_and_sigterm(loop_factory):
     """aiohttp's own runner with loop=: the gate opens at shutdown, and the request is answered."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-W", "error", "-W", "ignore:It is recommended to use web.AppKey",
-        "-c", PROGRAM, LOOP_FACTORIES[loop_factory.name], stdout=subprocess.PIPE,
-        env=child_environment(loop_factory))
+        sys.executable, "-W", "error", "-c", PROGRAM, LOOP_FACTORIES[loop_factory.name],
+        stdout=subprocess.PIPE, env=child_environment(loop_factory))
     url = (await process.stdout.readline()).decode().strip()
     async with ClientSession() as session:
         request = asyncio.ensure_future(session.get(url))

@@ -53,8 +53,7 @@ main()
 @pytest.mark.parametrize("transport", ["tornado", "asyncio"])
 def test_scatter_and_gather(loop_factory, transport):
     run = subprocess.run(
-        [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning:distributed",
-         "-c", PROGRAM, loop_factory.name, transport], env=child_environment(loop_factory),
-        capture_output=True, text=True)
+        [sys.executable, "-W", "error", "-c", PROGRAM, loop_factory.name, transport],
+        env=child_environment(loop_factory), capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
     assert run.stdout == f"{loop_factory.name} tcp\ndone\n", run.stdout + run.stderr
