@@ -219,12 +219,13 @@ class ReceiveHalf:
         self._fatal_error(exc, "Fatal read error on socket transport")
 
     def _on_eof(self: _Self) -> None:
-        # Paused by another connection's callback in this batch: resuming reports it again.
-        if not self._paused and self._state is _OPEN and not self._stash:
-            self._context.run(self._receive_eof)
+        # One turn of the loop may read the last bytes and their end.  What data_received() has
+        # scheduled runs in between all the same, as on asyncio: servers start their handlers there.
+        self._loop.call_soon(self._receive_eof, context=self._context)
 
     def _receive_eof(self: _Self) -> None:
-        if self._read_eof:
+        # Paused in the meantime: resuming reports it again.
+        if self._paused or self._state is not _OPEN or self._stash or self._read_eof:
             return
         self._read_eof = True
         if self._loop.get_debug():
