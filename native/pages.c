@@ -396,6 +396,8 @@ char *zc_slice_base(const zc_slice *slice) {
 
 size_t zc_slice_bytes(const zc_slice *slice) { return slice->pages * zc_page_size(); }
 
+bool zc_slice_is_shared(const zc_slice *slice) { return atomic_load(&slice->references) > 1; }
+
 void zc_slice_trim(zc_slice *slice, uint32_t pages) {
     if (pages == slice->pages) {
         return;

@@ -29,8 +29,10 @@ static zc_slice *lease(zc_conn *conn, size_t *length) {
 int zc_recv_pages(zc_engine *engine, uint32_t slot, zc_page_run *run) {
     zc_conn *conn = zc_conn_live(engine, slot);
     run->slice = NULL;
-    int waiting = run->more ? conn->map.left : -1;
-    size_t behind, length = zc_map_wanted(engine, conn, ZC_MAP_STEP, waiting, &behind);
+    if (run->more && conn->map.left == 0) {
+        return 0;
+    }
+    size_t behind, length = zc_map_wanted(engine, conn, ZC_MAP_STEP, &behind);
     size_t asked = length;
     if (length == 0 || (run->slice = lease(conn, &length)) == NULL) {
         return 0;
@@ -68,7 +70,7 @@ typedef struct {
 } attempt;
 
 static bool attempt_map(zc_engine *engine, zc_conn *conn, size_t len, attempt *try) {
-    size_t behind, length = zc_map_wanted(engine, conn, len, -1, &behind);
+    size_t behind, length = zc_map_wanted(engine, conn, len, &behind);
     size_t asked = length;
     try->slice = length > 0 ? lease(conn, &length) : NULL;
     if (try->slice == NULL) {
@@ -192,16 +194,21 @@ static int64_t copy_over_pages(zc_conn *conn, zc_memory *memory, size_t at, size
     return got;
 }
 
-/* For a PageBuffer: [at, at + len) of it.  Like zc_recv. */
+/* For a PageBuffer: [at, at + len) of it.  Like zc_recv.  "auto" maps only into what was never
+ * received into: a buffer that is used again is warm. */
 int64_t zc_recv_memory(zc_engine *engine, uint32_t slot, zc_memory *memory, size_t at, size_t len) {
     zc_conn *conn = zc_conn_live(engine, slot);
-    int64_t count = (int64_t)map_into(engine, conn, memory, at, len);
+    int64_t count = 0;
+    if (conn->map.policy == ZC_MAP_ALWAYS || at >= zc_memory_used(memory)) {
+        count = (int64_t)map_into(engine, conn, memory, at, len);
+    }
     if (count == 0) {
         count = zc_memory_has_pages(memory)
                     ? copy_over_pages(conn, memory, at, len)
                     : zc_conn_recv(conn, zc_memory_base(memory) + at, len);
     }
     if (count > 0) {
+        zc_memory_note_used(memory, at + (size_t)count);
         aim(engine, slot, memory, len - (size_t)count);
         if (conn->ready && !conn->paused) {
             zc_again_push(engine, slot);

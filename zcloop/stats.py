@@ -19,7 +19,8 @@ class ConnStats:
     ``bytes_mapped`` came as the kernel's pages, ``bytes_copybuf`` were copied by a
     mapping call behind them.  Of ``map_calls``, ``map_unmappable`` found no page first in
     the queue.  Reasons to copy instead: ``map_backed_off`` counts how often a stream
-    of too few pages was given a rest, ``map_arena_full`` and ``map_unsupported`` what they say.
+    of too few pages was given a rest, ``map_not_kept`` how often a receiver that let go of
+    all views at once was, ``map_arena_full`` and ``map_unsupported`` what they say.
     ``map_not_moved`` counts ranges that were copied from their pages, since they
     couldn't be moved into contiguous memory.
     """
@@ -39,6 +40,7 @@ class ConnStats:
     map_calls: int = 0
     map_unmappable: int = 0
     map_backed_off: int = 0
+    map_not_kept: int = 0
     map_arena_full: int = 0
     map_not_moved: int = 0
     map_unsupported: int = 0

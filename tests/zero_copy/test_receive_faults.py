@@ -50,11 +50,12 @@ async def test_urgent_data_among_pages():
     """The urgent byte itself isn't part of the stream (SO_OOBINLINE is off)."""
     async with page_link(Keep) as (_, protocol, peer):
         expected = b""
-        for _ in range(3):
-            await send_pages(peer, DATA[: 8 * PAGE])
+        for turn in range(6):
+            before = DATA[: 8 * PAGE + turn * 100]     # the mark at a page's end, and elsewhere
+            await send_pages(peer, before)
             peer.send(b"!", socket.MSG_OOB)
             await send_pages(peer, DATA)
-            expected += DATA[: 8 * PAGE] + DATA
+            expected += before + DATA
             await protocol.until(len(expected))     # a second mark would turn the first into data
         assert_same(protocol.data(), expected)
 
