@@ -10,7 +10,7 @@ import pytest
 from http_tools import child_environment
 
 PROGRAM = """
-import asyncio, importlib, sys, warnings
+import asyncio, importlib, sys, tempfile, warnings
 
 name, transport = sys.argv[1:]
 if name != "asyncio":
@@ -22,17 +22,20 @@ import dask
 import numpy
 from distributed import Client, LocalCluster
 
+# None of its own time limits: the machine may be slow.
 dask.config.set({
     "distributed.comm.tcp.backend": transport, "distributed.worker.memory.spill": False,
-    "distributed.worker.memory.target": False})
+    "distributed.worker.memory.target": False, "distributed.scheduler.worker-ttl": None,
+    "distributed.comm.timeouts.connect": "1h", "distributed.comm.timeouts.tcp": "1h"})
 
 async def loop_of_this_thread():
     return type(asyncio.get_running_loop()).__module__.partition(".")[0]
 
 def main():
     # Without processes it would otherwise use no sockets at all.
-    with LocalCluster(n_workers=2, threads_per_worker=1, processes=False, protocol="tcp://",
-                      host="127.0.0.1", dashboard_address=None) as cluster:
+    with tempfile.TemporaryDirectory() as folder, LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=False, protocol="tcp://",
+            host="127.0.0.1", dashboard_address=None, local_directory=folder) as cluster:
         with Client(cluster) as client:
             print(client.sync(loop_of_this_thread), client.scheduler.address.partition(":")[0])
             array = numpy.random.default_rng(1).integers(0, 1 << 60, 8 * 1024 * 1024)
@@ -50,10 +53,14 @@ main()
 """
 
 
+# What it says of a slow machine.
+SLOW = ["-W", "ignore:Creating scratch directories is taking:UserWarning"]
+
+
 @pytest.mark.parametrize("transport", ["tornado", "asyncio"])
 def test_scatter_and_gather(loop_factory, transport):
     run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PROGRAM, loop_factory.name, transport],
+        [sys.executable, "-W", "error", *SLOW, "-c", PROGRAM, loop_factory.name, transport],
         env=child_environment(loop_factory), capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
     assert run.stdout == f"{loop_factory.name} tcp\ndone\n", run.stdout + run.stderr
