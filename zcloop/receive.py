@@ -178,19 +178,28 @@ class ReceiveHalf:
 
     def _copy_into_buffers_in_context(self: _Self, data: bytes) -> None:
         rest = memoryview(data)
-        while rest:
-            if not self._buffered or self._state is not _OPEN or self._paused:
-                # The protocol changed its mind midway: the rest stays first in line.
-                self._stash = [bytes(rest), *(self._stash or ())]
-                self._schedule_stash()
-                self._route()
-                return
-            buffer = self._protocol.get_buffer(len(rest))
-            if not len(buffer):
-                raise RuntimeError("get_buffer() returned an empty buffer")
-            count = put_bytes(buffer, rest)
-            self._protocol.buffer_updated(count)
-            rest = rest[count:]
+        try:
+            while rest:
+                if not self._buffered or self._state is not _OPEN or self._paused:
+                    # The protocol changed its mind midway: the rest stays first in line.
+                    self._put_back(rest)
+                    self._schedule_stash()
+                    self._route()
+                    return
+                buffer = self._protocol.get_buffer(len(rest))
+                if not len(buffer):
+                    raise RuntimeError("get_buffer() returned an empty buffer")
+                count = put_bytes(buffer, rest)
+                rest = rest[count:]
+                self._protocol.buffer_updated(count)
+        except (SystemExit, KeyboardInterrupt):
+            self._put_back(rest)  # the loop may run again
+            raise
+
+    def _put_back(self: _Self, data: bytes | memoryview) -> None:
+        """Bytes that come before all that is stashed."""
+        if data:
+            self._stash = [bytes(data), *(self._stash or ())]
 
     def _on_callback_failed(
         self: _Self, callback: str | None, exc: BaseException, rest: bytes | None = None
@@ -198,10 +207,11 @@ class ReceiveHalf:
         """A callback raised; ``rest`` was received before and not handed on any more."""
         if isinstance(exc, (SystemExit, KeyboardInterrupt)):
             if rest:
-                self._stash = [rest, *(self._stash or ())]
+                self._put_back(rest)
+            if self._stash:
                 self._schedule_stash()
                 self._route()
-            elif self._slot >= 0:
+            elif self._slot >= 0 and not self._paused:
                 self._report_anew()  # a buffer's bytes still wait, and no edge will say so
             raise exc
         if callback == "data_received" and self._buffered:

@@ -16,7 +16,7 @@ from page_link import (
     send_plain,
     send_small,
 )
-from support import RecordingBuffered, RecordingProtocol, assert_same, reset
+from support import RecordingBuffered, RecordingProtocol, assert_same, reset, settle
 
 import zcloop
 
@@ -306,6 +306,89 @@ def test_a_system_exit_in_a_view_loses_nothing(loop_factory):
     protocol.transport.abort()
     server.close()
     loop.run_until_complete(poll(lambda: protocol.ended))
+    peer.close()
+    loop.close()
+
+
+@pytest.mark.parametrize("callback", ["get_buffer", "buffer_updated"])
+@pytest.mark.parametrize("exits_in", ["copied", "stashed"])
+def test_a_system_exit_while_bytes_are_lent_loses_nothing(loop_factory, callback, exits_in):
+    """Copied: behind the pages of one call; stashed: what a pause in a view held back."""
+    class Exiting(Keep):
+        exits = 1
+
+        def pages_received(self, view):
+            super().pages_received(view)
+            if exits_in == "stashed" and self.views == 1:
+                self.transport.pause_reading()
+                asyncio.get_running_loop().call_soon(self.transport.resume_reading)
+
+        def leave(self, name):
+            if self.views and name == callback and self.exits:
+                self.exits -= 1
+                raise SystemExit(3)
+
+        def get_buffer(self, sizehint):
+            self.leave("get_buffer")
+            return super().get_buffer(sizehint)
+
+        def buffer_updated(self, nbytes):
+            super().buffer_updated(nbytes)
+            self.leave("buffer_updated")
+
+    loop = loop_factory()
+    protocol = Exiting(size=100)
+    server = loop.run_until_complete(loop.create_server(lambda: protocol, sock=page_listener()))
+    peer = page_peer(server.sockets[0].getsockname())
+    loop.run_until_complete(poll(lambda: protocol.transport))
+    expected = DATA[: 8 * PAGE + 2000] + DATA
+
+    async def run():
+        await send_pages(peer, expected[: 8 * PAGE + 2000])
+        await protocol.until(8 * PAGE)
+        await send_pages(peer, DATA)
+        await protocol.until(len(expected))
+
+    task = loop.create_task(run())
+    exits = 0
+    while not task.done():
+        try:
+            loop.run_until_complete(task)
+        except SystemExit:
+            exits += 1
+    assert exits == 1
+    assert_same(protocol.data(), expected)
+    protocol.transport.abort()
+    server.close()
+    loop.run_until_complete(poll(lambda: protocol.ended))
+    peer.close()
+    loop.close()
+
+
+def test_a_paused_connection_stays_paused_after_a_system_exit(loop_factory):
+    class Exiting(RecordingProtocol):
+        def data_received(self, data):
+            super().data_received(data)
+            self.transport.pause_reading()
+            raise SystemExit(3)
+
+    async def settled():
+        await settle()
+
+    loop = loop_factory()
+    protocol = Exiting()
+    server = loop.run_until_complete(loop.create_server(lambda: protocol, sock=page_listener()))
+    peer = page_peer(server.sockets[0].getsockname())
+    loop.run_until_complete(poll(lambda: protocol.transport))
+    peer.sendall(b"first")
+    with pytest.raises(SystemExit):
+        loop.run_until_complete(protocol.received(100))
+    peer.sendall(DATA[: 64 * 1024])
+    loop.run_until_complete(settled())
+    assert protocol.transport.get_extra_info("zcloop").bytes_received == 5
+    protocol.transport.abort()
+    server.close()
+    loop.run_until_complete(protocol.called("connection_lost"))
     peer.close()
     loop.close()
 
