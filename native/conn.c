@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include "engine_internal.h"
+#include "zerocopy_internal.h"
 
 enum { FIRST_CAPACITY = 64 };
 
@@ -103,6 +104,9 @@ void zc_engine_totals(const zc_engine *engine, zc_conn_stats *out) {
 int zc_conn_remove(zc_engine *engine, uint32_t slot) {
     zc_conn *conn = zc_conn_live(engine, slot);
     ZC_ASSERT(conn->fill_buf == NULL); /* its memory may go away with the caller */
+    if (conn->inflight != NULL) {
+        zc_inflight_free(zc_zerocopy_detach(engine, slot)); /* asserts that nothing is in flight */
+    }
     /* Fails when the descriptor was closed behind our back; the kernel has
      * then forgotten it already. */
     int error = epoll_ctl(engine->epfd, EPOLL_CTL_DEL, conn->fd, NULL) < 0 ? -errno : 0;
