@@ -40,8 +40,8 @@ int zc_orphan_adopt(zc_engine *engine, uint32_t slot) {
     if (one == NULL) {
         return -ENOMEM;
     }
-    *one = (orphan){.next = orphans, .fd = conn->fd, .pid = conn->zerocopy_pid};
-    one->table = zc_zerocopy_detach(engine, slot);
+    *one = (orphan){.next = orphans, .pid = conn->zerocopy_pid};
+    one->table = zc_zerocopy_detach(engine, slot, &one->fd);
     (void)zc_inflight_seal(one->table);
     orphans = one;
     (void)zc_conn_remove(engine, slot);

@@ -21,11 +21,11 @@
  * when somebody waits for the memory, after some sends, or soon by a timer.
  */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine_internal.h"
@@ -33,15 +33,14 @@
 
 enum { BACKOFF_MAX = 10 };
 
-static uint64_t inode_of(int fd) {
-    struct stat status;
-    return fstat(fd, &status) < 0 ? 0 : (uint64_t)status.st_ino;
-}
-
 /*
  * The table of a connection, made at its first attempt.  A socket on which
  * SO_ZEROCOPY is set already may have been sent on by somebody else, and then
  * its next id isn't ours to know: it is left alone.
+ *
+ * The table has a descriptor of its own for the socket.  The transport's may be
+ * closed by others: by a program, or by the collector, which finalises a socket
+ * object before the transport that owns it; and with the last one the notices are lost.
  */
 int zc_zerocopy_prepare(zc_engine *engine, uint32_t slot) {
     zc_conn *conn = zc_conn_live(engine, slot);
@@ -54,6 +53,11 @@ int zc_zerocopy_prepare(zc_engine *engine, uint32_t slot) {
     }
     int on = 1, was = 0;
     socklen_t size = sizeof was;
+    int own = fcntl(conn->fd, F_DUPFD_CLOEXEC, 3);
+    if (own < 0) {
+        zc_inflight_free(table);
+        return -errno;
+    }
     if (getsockopt(conn->fd, SOL_SOCKET, SO_ZEROCOPY, &was, &size) < 0 ||
         (!was && setsockopt(conn->fd, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof on) < 0)) {
         conn->zerocopy_error = -errno;
@@ -62,9 +66,10 @@ int zc_zerocopy_prepare(zc_engine *engine, uint32_t slot) {
     } else {
         conn->inflight = table;
         conn->zerocopy_pid = getpid();
-        conn->zerocopy_inode = inode_of(conn->fd);
+        conn->zerocopy_fd = own;
         return 0;
     }
+    close(own);
     zc_inflight_free(table);
     return conn->zerocopy_error;
 }
@@ -86,7 +91,7 @@ static void reap(zc_engine *engine, zc_conn *conn) {
          * reads, and the notices are the parent's. */
         zc_inflight_forget(table);
     } else if (sends > 0) {
-        conn->stats.zerocopy_notices += (uint64_t)zc_errqueue_reap(conn->fd, table);
+        conn->stats.zerocopy_notices += (uint64_t)zc_errqueue_reap(conn->zerocopy_fd, table);
     }
     uint64_t completed = sends - zc_inflight_outstanding(table);
     conn->stats.zerocopy_completed += completed;
@@ -163,7 +168,7 @@ int64_t zc_send_zerocopy(zc_engine *engine, uint32_t slot, const char *buf, size
     if (reason == 0) {
         ssize_t n;
         do {
-            n = send(conn->fd, buf, len, MSG_DONTWAIT | MSG_NOSIGNAL | MSG_ZEROCOPY);
+            n = send(conn->zerocopy_fd, buf, len, MSG_DONTWAIT | MSG_NOSIGNAL | MSG_ZEROCOPY);
         } while (n < 0 && errno == EINTR);
         int error = errno;
         if (n > 0) {
@@ -219,24 +224,11 @@ int zc_zerocopy_disconnect(zc_engine *engine, uint32_t slot) {
         return 0; /* a child must not end its parent's connection */
     }
     const struct sockaddr nobody = {.sa_family = AF_UNSPEC};
-    return connect(conn->fd, &nobody, sizeof nobody) < 0 ? -errno : 0;
+    return connect(conn->zerocopy_fd, &nobody, sizeof nobody) < 0 ? -errno : 0;
 }
 
-/*
- * The number of a descriptor that was closed behind our back may mean anything
- * now, and the socket may live on elsewhere: nobody will ever say that the kernel
- * has let go, so the memory is given up for good.
- */
-int zc_zerocopy_abandon_stolen(zc_engine *engine, uint32_t slot) {
-    zc_conn *conn = zc_conn_live(engine, slot);
-    if (conn->inflight == NULL || inode_of(conn->fd) == conn->zerocopy_inode) {
-        return 0;
-    }
-    (void)zc_zerocopy_detach(engine, slot);
-    return 1;
-}
-
-int zc_linger(int fd, uint32_t milliseconds) {
+int zc_linger(zc_engine *engine, uint32_t slot, uint32_t milliseconds) {
+    int fd = zc_conn_live(engine, slot)->fd;
     uint32_t now = 0;
     socklen_t size = sizeof now;
     if (getsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &now, &size) < 0) {
@@ -250,11 +242,27 @@ int zc_linger(int fd, uint32_t milliseconds) {
                : 0;
 }
 
-/* Takes a connection's table away, with what is in it. */
-zc_inflight *zc_zerocopy_detach(zc_engine *engine, uint32_t slot) {
+/* From here on the connection is watched by the table's descriptor, and the caller may close
+ * its own.  (epoll knows a connection by descriptor and number, and the number will be
+ * somebody else's.) */
+int zc_zerocopy_take_over(zc_engine *engine, uint32_t slot) {
+    zc_conn *conn = zc_conn_live(engine, slot);
+    ZC_ASSERT(conn->inflight != NULL && conn->fd != conn->zerocopy_fd);
+    struct epoll_event event = {
+        .events = (uint32_t)(EPOLLIN | EPOLLRDHUP | EPOLLPRI | EPOLLET),
+        .data.u64 = ((uint64_t)conn->generation << 32) | slot,
+    };
+    (void)epoll_ctl(engine->epfd, EPOLL_CTL_DEL, conn->fd, NULL); /* fails if it is gone already */
+    conn->fd = conn->zerocopy_fd;
+    return epoll_ctl(engine->epfd, EPOLL_CTL_ADD, conn->fd, &event) < 0 ? -errno : 0;
+}
+
+/* Takes a connection's table away, with what is in it, and the table's descriptor. */
+zc_inflight *zc_zerocopy_detach(zc_engine *engine, uint32_t slot, int *fd) {
     zc_conn *conn = zc_conn_live(engine, slot);
     zc_inflight *table = conn->inflight;
     conn->inflight = NULL;
+    *fd = conn->zerocopy_fd;
     if (table != NULL) {
         engine->stats.zerocopy_outstanding -= zc_inflight_outstanding(table);
         engine->stats.zerocopy_pinned -= zc_inflight_pinned(table);

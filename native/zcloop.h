@@ -238,10 +238,11 @@ int zc_zerocopy_take(zc_engine *engine, uint32_t slot, uint64_t *token); /* 1, o
 int zc_conn_is_up(const zc_engine *engine, uint32_t slot); /* 0: reset, or both ways shut */
 /* Ends the connection with a reset, upon which the kernel lets go. */
 int zc_zerocopy_disconnect(zc_engine *engine, uint32_t slot);
-/* 1: the descriptor isn't this socket any more; what was in flight is never given back. */
-int zc_zerocopy_abandon_stolen(zc_engine *engine, uint32_t slot);
+/* The caller may close its descriptor from here on; another one stays open for as long as sends
+ * are in flight. */
+int zc_zerocopy_take_over(zc_engine *engine, uint32_t slot);
 /* Has the kernel give up on a peer that takes nothing for so long. */
-int zc_linger(int fd, uint32_t milliseconds);
+int zc_linger(zc_engine *engine, uint32_t slot, uint32_t milliseconds);
 
 /* Why a send that might have gone without a copy was copied. */
 enum zc_fallback {
@@ -255,7 +256,7 @@ enum zc_fallback {
 int zc_zerocopy_fallback(zc_engine *engine, uint32_t slot, int reason); /* counts one */
 
 /* orphans.c: a connection with sends in flight which nobody cares for any more.  Removes it
- * from the table; the descriptor is closed when the kernel has let go.  For the process. */
+ * from the table; after zc_zerocopy_take_over.  For the process. */
 int zc_orphan_adopt(zc_engine *engine, uint32_t slot);
 int zc_orphans_reap(void); /* how many are left; those done go once all their tokens were taken */
 int zc_orphans_take(uint64_t *token);

@@ -1,9 +1,9 @@
 """What becomes of a descriptor whose connection has ended with sends in flight.
 
 Kernel fact: closing a descriptor doesn't stop the kernel from reading the
-memory of its zero-copy sends, and loses the notices of their completion.
+memory of its zero-copy sends, and closing the last one loses the notices of their completion.
 ``shutdown`` releases nothing.  ``connect(AF_UNSPEC)`` releases at once, by a reset.
-Rule: such a descriptor stays open.  After ``close()`` it is half-closed, as the
+Rule: the table of sends keeps a descriptor of its own.  After ``close()`` it is half-closed, as the
 close of a plain socket would, and closed once the peer has everything; a peer that takes
 nothing for the linger time is given up by the kernel (TCP_USER_TIMEOUT, which bounds the time
 without progress).  After ``abort()`` it is disconnected, and closed when the last
@@ -16,9 +16,6 @@ Rejected: a timer of our own per closing connection, which ends with the loop.
 
 from __future__ import annotations
 
-import os
-import socket
-
 from .engine import Engine, lib
 from .zerocopy import Flight
 
@@ -26,15 +23,14 @@ __all__ = ["leave_in_flight"]
 
 
 class Lingering:
-    """Owner, in the engine's table, of a descriptor that only waits for its completions."""
+    """Owner, in the engine's table, of a connection that only waits for its completions."""
 
-    __slots__ = ("_engine", "_fd", "_flying", "_slot")
+    __slots__ = ("_engine", "_flying", "_slot")
 
-    def __init__(self, engine: Engine, slot: int, fd: int, flying: dict[int, Flight]) -> None:
+    def __init__(self, engine: Engine, slot: int, flying: dict[int, Flight]) -> None:
         self._flying = flying
         self._engine = engine
         self._slot = slot
-        self._fd = fd
         engine.lingering.add(self)
         engine.owners[slot] = self
         engine.mute(slot)
@@ -44,7 +40,6 @@ class Lingering:
         if _release(self._engine, self._slot, self._flying) == 0:
             self._engine.lingering.discard(self)
             self._engine.remove(self._slot)
-            os.close(self._fd)
 
     def orphan(self) -> None:
         """The loop is being closed: the process's list takes over."""
@@ -78,38 +73,38 @@ def _release(engine: Engine, slot: int, flying: dict[int, Flight]) -> int:
 def leave_in_flight(
     engine: Engine,
     slot: int,
-    sock: socket.socket | int,
     flying: dict[int, Flight],
     *,
     abort: bool,
     linger: float,
     orphan: bool,
 ) -> bool:
-    """Take over the slot and the socket if sends are in flight; False leaves them to the caller.
+    """Take over the slot if sends are in flight; False leaves it to the caller.
+
+    The caller closes its descriptor in either case.
 
     ``flying``: those that somebody waits for, by number.  ``linger`` is in seconds.
     ``orphan``: nobody will run this engine's loop again.
     """
     lib.zc_zerocopy_seal(engine.c, slot)
     left = _release(engine, slot, flying)
-    if left and not lib.zc_zerocopy_abandon_stolen(engine.c, slot):
-        fd = sock if isinstance(sock, int) else sock.fileno()
-        if abort:
-            lib.zc_zerocopy_disconnect(engine.c, slot)
-        else:
-            lib.zc_linger(fd, milliseconds(linger))
-            lib.zc_shutdown_write(engine.c, slot)
-    if not (left and _release(engine, slot, flying)):
+    if not left:
         return False
-    fd = sock if isinstance(sock, int) else sock.detach()
-    if orphan:
-        engine.mute(slot)
-        engine.owners[slot] = None
-        if lib.zc_orphan_adopt(engine.c, slot):
-            return True  # out of memory: neither descriptor nor buffers are ever let go
-        lib.zc_release_orphans()
+    lib.zc_zerocopy_take_over(engine.c, slot)
+    if abort:
+        lib.zc_zerocopy_disconnect(engine.c, slot)
     else:
-        Lingering(engine, slot, fd, flying)
+        lib.zc_linger(engine.c, slot, milliseconds(linger))
+        lib.zc_shutdown_write(engine.c, slot)
+    if not _release(engine, slot, flying):
+        return False
+    if not orphan:
+        Lingering(engine, slot, flying)
+        return True
+    engine.mute(slot)
+    engine.owners[slot] = None
+    lib.zc_orphan_adopt(engine.c, slot)  # out of memory: neither is ever let go
+    lib.zc_release_orphans()
     return True
 
 

@@ -417,14 +417,14 @@ class SendHalf:
         """Whether a write that is large enough may go without a copy; counts why not."""
         zerocopy = self._zerocopy
         if zerocopy is None:
-            if lib.zc_zerocopy_prepare(self._c, self._slot):
-                lib.zc_zerocopy_fallback(self._c, self._slot, lib.ZC_FALLBACK_UNSUPPORTED)
-                self._zerocopy_min = NEVER
-                self._plain_max = GIL_HELD_MAX
-                return False
             forced = self._loop._config.send == "zerocopy"
             zerocopy = self._zerocopy = ZeroCopy(self._route_key(), forced)
         reason = zerocopy.hindrance()
+        if not reason and lib.zc_zerocopy_prepare(self._c, self._slot):
+            reason = lib.ZC_FALLBACK_UNSUPPORTED
+            zerocopy.not_tried()
+            self._zerocopy_min = NEVER
+            self._plain_max = GIL_HELD_MAX
         if reason:
             lib.zc_zerocopy_fallback(self._c, self._slot, reason)
         return not reason

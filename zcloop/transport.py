@@ -246,7 +246,7 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         self._stop_receiving()
         if self._zerocopy is not None and self._queued and self._reap():
             # A peer that takes nothing must not keep what is in flight for ever.
-            lib.zc_linger(self._sock_fd, milliseconds(self._loop._config.zerocopy_linger))
+            lib.zc_linger(self._c, self._slot, milliseconds(self._loop._config.zerocopy_linger))
         if not self._queued and self._empty_waiter is None:
             self._lose(None)
 
@@ -308,20 +308,16 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
 
     def _release(self, collected: bool = False) -> None:
         """Give slot and descriptor back, or leave them to the sends that are in flight."""
-        left = False
         if self._slot >= 0:
             self._last_counters = self._engine.conn_counters(self._slot)
             self._remember_route()
-            left = self._zerocopy is not None and self._leave(collected)
-            if not left:
+            if self._zerocopy is None or not self._leave(collected):
                 self._engine.remove(self._slot)
             self._slot = -1
         transports = self._loop._transports_by_fd
         if transports.get(self._sock_fd) is self:
             del transports[self._sock_fd]
-        if left:
-            pass
-        elif self._sock is None:
+        if self._sock is None:
             os.close(self._sock_fd)
         else:
             self._sock.close()
@@ -339,7 +335,6 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         return leave_in_flight(
             engine,
             self._slot,
-            self._sock_fd if self._sock is None else self._sock,
             zerocopy.flying,
             abort=self._aborted,
             linger=self._loop._config.zerocopy_linger,

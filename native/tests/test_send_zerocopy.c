@@ -275,9 +275,10 @@ static void an_orphan_is_kept_until_the_kernel_lets_go(void) {
     CHECK_EQ(zc_zerocopy_seal(s.engine, s.slot), 1);
     int64_t outstanding = zc_zerocopy_reap(s.engine, s.slot);
     CHECK(outstanding > 0);
-    uint32_t slot = s.slot;
-    CHECK_EQ(zc_orphan_adopt(s.engine, slot), 0);
-    disown(slot);
+    CHECK_EQ(zc_zerocopy_take_over(s.engine, s.slot), 0);
+    CHECK_EQ(close(s.connection.ours), 0);
+    CHECK_EQ(zc_orphan_adopt(s.engine, s.slot), 0);
+    disown(s.slot);
     free_engine(s.engine);
     uint64_t token;
     CHECK_EQ(zc_orphans_reap(), 1);
@@ -316,32 +317,63 @@ static void a_child_lets_go_and_leaves_the_parent_s_alone(void) {
     end(s);
 }
 
-static void a_stolen_descriptor_is_never_given_back(void) {
+/* The table has its own: whoever closes or replaces the other changes nothing. */
+static void a_stolen_descriptor_changes_nothing(void) {
     setup s = begin();
     while (zc_send_zerocopy(s.engine, s.slot, bytes, LARGE, 1) > 0) {
     }
     (void)zc_zerocopy_seal(s.engine, s.slot);
-    CHECK_EQ(zc_zerocopy_abandon_stolen(s.engine, s.slot), 0);
-    int keep = dup(s.connection.ours);
     pair other = unix_pair();
     CHECK_EQ(dup2(other.ours, s.connection.ours), s.connection.ours);
-    CHECK_EQ(zc_zerocopy_abandon_stolen(s.engine, s.slot), 1);
+    CHECK(zc_zerocopy_reap(s.engine, s.slot) > 0);
+    CHECK_EQ(zc_zerocopy_disconnect(s.engine, s.slot), 0);
     CHECK_EQ(zc_zerocopy_reap(s.engine, s.slot), 0);
-    CHECK_EQ(take(s), 0);
-    CHECK_EQ(close(keep), 0);
+    CHECK_EQ(take(s), 1);
     close_pair(other);
     end(s);
 }
 
+static void after_taking_over_the_number_may_be_reused(void) {
+    setup s = begin();
+    while (zc_send_zerocopy(s.engine, s.slot, bytes, LARGE, 1) > 0) {
+    }
+    (void)zc_zerocopy_seal(s.engine, s.slot);
+    CHECK(zc_zerocopy_reap(s.engine, s.slot) > 0);
+    CHECK_EQ(zc_zerocopy_take_over(s.engine, s.slot), 0);
+    int number = s.connection.ours;
+    CHECK_EQ(close(number), 0);
+    pair other = tcp_pair();
+    CHECK_EQ(dup2(other.ours, number), number);
+    uint32_t second = add(s.engine, number, ZC_MODE_DATA);
+    reset(s.connection.peer);
+    bool told = false;
+    while (!told) {
+        int count = poll_records(s.engine);
+        for (int i = 0; i < count; i++) {
+            CHECK_EQ(zc_engine_records(s.engine)[i].slot, s.slot);
+            told |= zc_engine_records(s.engine)[i].what == ZC_COMPLETED;
+        }
+        zc_engine_settle(s.engine);
+    }
+    CHECK_EQ(zc_zerocopy_reap(s.engine, s.slot), 0);
+    CHECK_EQ(take(s), 1);
+    CHECK_EQ(forget(s.engine, s.slot), 0);
+    send_all(other.peer, "hello", 5); /* the other connection is still watched */
+    CHECK_EQ(take_data(s.engine, second, got), 5);
+    free_engine(s.engine);
+    CHECK_EQ(close(number), 0);
+    close_pair(other);
+}
+
 static void lingering_keeps_a_stricter_bound(void) {
     setup s = begin();
-    CHECK_EQ(zc_linger(s.connection.ours, 5000), 0);
-    CHECK_EQ(zc_linger(s.connection.ours, 9000), 0);
+    CHECK_EQ(zc_linger(s.engine, s.slot, 5000), 0);
+    CHECK_EQ(zc_linger(s.engine, s.slot, 9000), 0);
     unsigned now = 0;
     socklen_t size = sizeof now;
     CHECK_EQ(getsockopt(s.connection.ours, 6, 18, &now, &size), 0); /* TCP_USER_TIMEOUT */
     CHECK_EQ(now, 5000);
-    CHECK_EQ(zc_linger(s.connection.ours, 1000), 0);
+    CHECK_EQ(zc_linger(s.engine, s.slot, 1000), 0);
     CHECK_EQ(getsockopt(s.connection.ours, 6, 18, &now, &size), 0);
     CHECK_EQ(now, 1000);
     end(s);
@@ -361,7 +393,8 @@ int main(void) {
         {"too much in flight", too_much_in_flight_copies},
         {"an orphan", an_orphan_is_kept_until_the_kernel_lets_go},
         {"a child", a_child_lets_go_and_leaves_the_parent_s_alone},
-        {"a stolen descriptor", a_stolen_descriptor_is_never_given_back},
+        {"a stolen descriptor", a_stolen_descriptor_changes_nothing},
+        {"a number used again", after_taking_over_the_number_may_be_reused},
         {"a stricter bound", lingering_keeps_a_stricter_bound},
     };
     return RUN_TESTS(cases);
