@@ -97,9 +97,15 @@ static void completions_are_told_once(void) {
             }
         }
         CHECK_EQ(told, 1);
+        CHECK_EQ(zc_send_zerocopy(s.engine, s.slot, bytes, 100, 6), 100); /* one more edge */
+        CHECK_EQ(zc_zerocopy_seal(s.engine, s.slot), 1);
+        receive_all(s.connection.peer, got, 100);
+        send_all(s.connection.peer, "a", 1);
+        CHECK_EQ(take_data(s.engine, s.slot, got), 1);
+        zc_engine_settle(s.engine);
         expect_quiet(s.engine); /* EPOLLERR is up all the time, and nobody spins */
         CHECK_EQ(zc_zerocopy_reap(s.engine, s.slot), 0);
-        for (uint64_t i = 1; i <= 5; i++) {
+        for (uint64_t i = 1; i <= 6; i++) {
             CHECK_EQ(take(s), i);
         }
     }
