@@ -154,9 +154,7 @@ class SendHalf:
             self._append(Flight(piece, size) if size >= self._zerocopy_min else piece, size)
             return
         if size >= self._zerocopy_min and fixed(data) and self._may_fly():
-            flight = Flight(_own(data), size)
-            flight.zero = True
-            self._append(flight, size)
+            self._fly(data, size)
             return
         sent = lib.zc_send_nogil(self._c, self._slot, _from_buffer(data), size)
         if sent != size:
@@ -428,6 +426,32 @@ class SendHalf:
         if reason:
             lib.zc_zerocopy_fallback(self._c, self._slot, reason)
         return not reason
+
+    def _fly(self: _Self, data: _Piece, size: int) -> None:
+        """Send without a copy, now: nothing is before it, and it may."""
+        zerocopy = self._zerocopy
+        assert zerocopy is not None
+        # One call is enough for most: what the kernel takes whole needs no Flight.
+        if zerocopy.settled and type(data) is bytes and size <= _CALL_MAX:
+            sent = lib.zc_send_whole(self._c, self._slot, id(data), size, size > GIL_HELD_MAX)
+            zerocopy.unreaped += 1
+            if sent == size:
+                if zerocopy.unreaped >= _REAP_EVERY:
+                    self._reap()
+                return
+            if sent < 0:
+                self._sent_short(data, size, sent)
+                return
+            flight = Flight(data, size)
+            flight.zero = True
+            self._direct = False
+            self._need_queue().append(flight)
+            self._queued, self._head = size - sent, sent
+            self._maybe_pause_protocol()
+            return
+        flight = Flight(_own(data), size)
+        flight.zero = True
+        self._append(flight, size)
 
     def _send_flight(self: _Self, flight: Flight) -> tuple[int, int]:
         """One send of the flight at the queue's front; returns bytes asked and sent."""

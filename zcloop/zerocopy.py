@@ -15,7 +15,7 @@ the kernel reads it; a :class:`Flight` holds it before that, while it is queued.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, TypeGuard, final
 
 from .engine import lib
 
@@ -41,7 +41,7 @@ _ROUTES_MAX = 256
 _UNTRIED, _TRIAL, _ON, _OFF = range(4)
 
 
-def fixed(data: Any) -> bool:
+def fixed(data: Any) -> TypeGuard[bytes | memoryview]:
     """Whether nobody can change the data: ``bytes``, or a read-only view of them."""
     if type(data) is bytes:
         return True
@@ -137,6 +137,11 @@ class ZeroCopy:
     def eager(self) -> bool:
         """Whether completions are to be read at once."""
         return bool(self.waiting) or self._state == _TRIAL
+
+    @property
+    def settled(self) -> bool:
+        """Whether writes go without a copy until further notice."""
+        return self._forced or self._state == _ON
 
     def hindrance(self) -> int:
         """0 if the next write may go without a copy, else the ``zc_fallback``."""

@@ -65,6 +65,7 @@ int64_t zc_memory_put(uintptr_t object, const char *bytes, size_t count);
 HOLDS_CDEF = """
 int64_t zc_send_held(zc_engine *engine, uint32_t slot, uintptr_t data, uint64_t flight,
                      size_t offset, size_t len, int release);
+int64_t zc_send_whole(zc_engine *engine, uint32_t slot, uintptr_t data, size_t len, int release);
 int zc_release_completed(zc_engine *engine, uint32_t slot, uintptr_t flights);
 int zc_release_orphans(void);
 """

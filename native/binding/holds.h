@@ -78,6 +78,16 @@ static int64_t zc_send_held(zc_engine *engine, uint32_t slot, uintptr_t data, ui
     return sent;
 }
 
+/* A write of bytes that nobody waits for, in one call: sealed if all of it was taken. */
+static int64_t zc_send_whole(zc_engine *engine, uint32_t slot, uintptr_t data, size_t len,
+                             int release) {
+    int64_t sent = zc_send_held(engine, slot, data, 0, 0, len, release);
+    if (sent == (int64_t)len) {
+        (void)zc_zerocopy_seal(engine, slot);
+    }
+    return sent;
+}
+
 /* Releasing may run any Python code, which may end the connection: so take them all first. */
 static void zcpy_release_chain(zcpy_hold *chain, PyObject *flights) {
     while (chain != NULL) {

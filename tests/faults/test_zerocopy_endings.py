@@ -391,7 +391,7 @@ async def main(own):
 
 own = socket.socket(fileno=int(sys.argv[2]))
 own.setblocking(False)
-config = zcloop.Config(send="zerocopy", zerocopy_threshold=4096)
+config = zcloop.Config(send="zerocopy", zerocopy_threshold=4096, zerocopy_linger=3600)
 loop = zcloop.new_event_loop(config)
 kept = loop.run_until_complete(main(own))
 print(loop.zcloop_stats().zerocopy_outstanding > 0, flush=True)
