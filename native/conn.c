@@ -5,8 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "engine_internal.h"
+#include "zerocopy_internal.h"
 
 enum { FIRST_CAPACITY = 64 };
 
@@ -103,9 +105,17 @@ void zc_engine_totals(const zc_engine *engine, zc_conn_stats *out) {
 int zc_conn_remove(zc_engine *engine, uint32_t slot) {
     zc_conn *conn = zc_conn_live(engine, slot);
     ZC_ASSERT(conn->fill_buf == NULL); /* its memory may go away with the caller */
+    int own_fd = -1;
+    if (conn->inflight != NULL) {
+        /* Asserts that nothing is in flight. */
+        zc_inflight_free(zc_zerocopy_detach(engine, slot, &own_fd));
+    }
     /* Fails when the descriptor was closed behind our back; the kernel has
      * then forgotten it already. */
     int error = epoll_ctl(engine->epfd, EPOLL_CTL_DEL, conn->fd, NULL) < 0 ? -errno : 0;
+    if (own_fd >= 0) {
+        close(own_fd);
+    }
     if (engine->cork.slot == slot) {
         engine->cork.slot = ZC_NO_SLOT; /* the connection is gone, so are its bytes */
     }

@@ -74,6 +74,14 @@ typedef struct {
     uint64_t batch; /* the poll that read from it last */
     int error;          /* -errno that recv reported, which the kernel does once; 0: none */
     int deferred_error; /* the same of the mapping call; comes after what is queued */
+    /* See send_zerocopy.c. */
+    struct zc_inflight *inflight; /* NULL: no attempt yet */
+    int zerocopy_error;           /* -errno: this socket can't; 0: it can, or wasn't tried */
+    int zerocopy_pid;             /* the process whose memory is in flight */
+    int zerocopy_fd;              /* the table's own descriptor of the socket */
+    uint32_t enobufs_pause;       /* sends to copy before the next attempt */
+    uint8_t enobufs_row;          /* refusals in a row */
+    bool completions_told;        /* ZC_COMPLETED was reported, the queue not read since */
     zc_conn_stats stats;
 } zc_conn;
 
@@ -158,6 +166,8 @@ size_t zc_fill_map_step(zc_engine *engine, zc_conn *conn, size_t want);
 int zc_lowat_for(size_t left);
 void zc_unaim(zc_engine *engine, uint32_t slot);
 void zc_fill_aim(zc_engine *engine, uint32_t slot);
+int64_t zc_send_account(zc_engine *engine, uint32_t slot, ssize_t sent, int error, size_t asked);
+struct zc_inflight *zc_zerocopy_detach(zc_engine *engine, uint32_t slot, int *fd);
 int zc_arm_out(zc_engine *engine, uint32_t slot);
 void zc_accept_some(zc_engine *engine, uint32_t slot);
 void zc_spin_woke(zc_engine *engine);

@@ -8,10 +8,11 @@
  */
 #define _GNU_SOURCE
 #include "engine_internal.h"
+#include "zerocopy_internal.h"
 
-/* An edge can yield a reading and a writing record, a listener many. */
+/* An edge can yield a reading, a writing and a completion record, a listener many. */
 static bool has_room(const zc_engine *engine) {
-    return engine->record_count + ZC_MAX_ACCEPTS + 2 <= ZC_MAX_RECORDS &&
+    return engine->record_count + ZC_MAX_ACCEPTS + 3 <= ZC_MAX_RECORDS &&
            engine->scratch_len - engine->scratch_used >= ZC_MIN_ROOM;
 }
 
@@ -93,6 +94,25 @@ static void serve_again_list(zc_engine *engine) {
     }
 }
 
+/*
+ * Kernel fact: EPOLLERR is up while the error queue isn't empty, also for a
+ * connection that is well; a TCP connection that failed shows EPOLLHUP too.
+ * Rule: where sends went without a copy, EPOLLERR without EPOLLHUP is about them
+ * (they may have been read since the edge), and says nothing about reading.  It
+ * is told once; the queue may then wait, and the kernel merges what comes.
+ */
+static uint32_t without_completions(zc_engine *engine, uint32_t slot, uint32_t events) {
+    zc_conn *conn = zc_conn_live(engine, slot);
+    if (conn->inflight == NULL || !(events & EPOLLERR)) {
+        return events;
+    }
+    if (!conn->completions_told && zc_inflight_outstanding(conn->inflight) > 0) {
+        conn->completions_told = true;
+        zc_emit(engine, slot, ZC_COMPLETED, 0, 0);
+    }
+    return events & EPOLLHUP ? events : events & ~(uint32_t)EPOLLERR;
+}
+
 static void serve_event(zc_engine *engine, const struct epoll_event *event) {
     uint32_t slot = (uint32_t)event->data.u64;
     zc_conn *conn = zc_conn_at(engine, slot);
@@ -103,16 +123,17 @@ static void serve_event(zc_engine *engine, const struct epoll_event *event) {
         zc_accept_some(engine, slot);
         return;
     }
-    if (event->events & (EPOLLOUT | EPOLLERR | EPOLLHUP) && conn->want_write) {
+    uint32_t events = without_completions(engine, slot, event->events);
+    if (events & (EPOLLOUT | EPOLLERR | EPOLLHUP) && conn->want_write) {
         conn->want_write = false;
         zc_emit(engine, slot, ZC_WRITABLE, 0, 0);
     }
-    if (event->events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR | EPOLLPRI)) {
+    if (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR | EPOLLPRI)) {
         conn->hup = true;
     }
     /* EPOLLIN stays set from the FIN on, and comes with every EPOLLOUT. */
     uint32_t news = conn->eof ? (uint32_t)(EPOLLERR | EPOLLHUP) : ~(uint32_t)EPOLLOUT;
-    if (event->events & news) {
+    if (events & news) {
         conn->ready = true;
         if (!conn->paused && !conn->queued) {
             service_read(engine, slot);

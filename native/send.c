@@ -33,7 +33,7 @@ int zc_arm_out(zc_engine *engine, uint32_t slot) {
 }
 
 /* What every kind of send does with its result. */
-static int64_t account(zc_engine *engine, uint32_t slot, ssize_t sent, int error, size_t asked) {
+int64_t zc_send_account(zc_engine *engine, uint32_t slot, ssize_t sent, int error, size_t asked) {
     zc_conn *conn = zc_conn_live(engine, slot);
     conn->stats.send_calls++;
     if (sent < 0 && error != EAGAIN) {
@@ -57,7 +57,7 @@ int64_t zc_send(zc_engine *engine, uint32_t slot, const char *buf, size_t len) {
     do {
         n = send(fd, buf, len, MSG_DONTWAIT | MSG_NOSIGNAL);
     } while (n < 0 && errno == EINTR);
-    return account(engine, slot, n, errno, len);
+    return zc_send_account(engine, slot, n, errno, len);
 }
 
 int zc_iov_max(void) { return ZC_MAX_IOV; }
@@ -80,7 +80,7 @@ int64_t zc_sendv(zc_engine *engine, uint32_t slot, int count) {
     do {
         n = sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     } while (n < 0 && errno == EINTR);
-    return account(engine, slot, n, errno, asked);
+    return zc_send_account(engine, slot, n, errno, asked);
 }
 
 /* 0 with want_write unset means the file has ended. */

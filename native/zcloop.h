@@ -31,7 +31,8 @@ enum zc_what {
     ZC_ERROR = 5,    /* result = -errno, from recv or accept */
     ZC_WRITABLE = 6, /* a send that came up short may go on */
     ZC_ACCEPTED = 7, /* result = a new, non-blocking descriptor, ours to close */
-    ZC_SIZED = 8     /* result bytes wait, a large message: zc_recv_sized them into their own memory */
+    ZC_SIZED = 8,    /* result bytes wait, a large message: zc_recv_sized them into their own memory */
+    ZC_COMPLETED = 9 /* the kernel has let go of zero-copy sends; told once until zc_zerocopy_reap */
 };
 
 typedef struct {
@@ -72,11 +73,15 @@ typedef struct {
     uint64_t bytes_sent, send_calls, send_short, sendfile_bytes, lowat_set;
     uint64_t bytes_mapped, bytes_copybuf, map_calls, map_unmappable, map_backed_off;
     uint64_t map_not_kept, map_arena_full, map_not_moved, map_unsupported;
+    uint64_t zerocopy_sends, zerocopy_bytes, zerocopy_completed, zerocopy_copied, zerocopy_notices;
+    uint64_t zerocopy_fallback_route, zerocopy_fallback_trial, zerocopy_fallback_limit;
+    uint64_t zerocopy_fallback_enobufs, zerocopy_fallback_unsupported;
 } zc_conn_stats;
 
 typedef struct {
     uint64_t polls, empty_polls, events, accepts, accept_errors;
     uint64_t spins, spin_hits, spin_misses;
+    uint64_t zerocopy_outstanding, zerocopy_pinned; /* now: sends, and their bytes */
 } zc_engine_stats;
 
 /* engine.c: one engine a loop.  scratch_bytes is the receive area that the
@@ -219,6 +224,44 @@ typedef struct {
 } zc_pages_stats;
 
 void zc_pages_counters(zc_pages_stats *out);
+
+/* send_zerocopy.c: like zc_send, from memory that the kernel may go on reading when this
+ * returns, unless it had to copy.  Once a send of a write went without a copy, the write is
+ * open: `token` (not 0) names it until zc_zerocopy_seal says that no more of it will follow,
+ * and is given back by zc_zerocopy_take when the kernel has let go of all of it. */
+int zc_zerocopy_prepare(zc_engine *engine, uint32_t slot); /* 0, or -errno: not this socket */
+int64_t zc_send_zerocopy(zc_engine *engine, uint32_t slot, const char *buf, size_t len,
+                         uint64_t token);
+uint64_t zc_zerocopy_open(const zc_engine *engine, uint32_t slot); /* its token, 0: none is */
+/* 1: in flight, 0: zc_zerocopy_take gives it, -ENOENT: no write is open. */
+int zc_zerocopy_seal(zc_engine *engine, uint32_t slot);
+int zc_zerocopy_reap(zc_engine *engine, uint32_t slot); /* sends still outstanding */
+int zc_zerocopy_take(zc_engine *engine, uint32_t slot, uint64_t *token); /* 1, or 0: no more */
+int zc_conn_is_up(const zc_engine *engine, uint32_t slot); /* 0: reset, or both ways shut */
+/* Ends the connection with a reset, upon which the kernel lets go. */
+int zc_zerocopy_disconnect(zc_engine *engine, uint32_t slot);
+/* The caller may close its descriptor from here on; another one stays open for as long as sends
+ * are in flight. */
+int zc_zerocopy_take_over(zc_engine *engine, uint32_t slot);
+/* Has the kernel give up on a peer that takes nothing for so long. */
+int zc_linger(zc_engine *engine, uint32_t slot, uint32_t milliseconds);
+
+/* Why a send that might have gone without a copy was copied. */
+enum zc_fallback {
+    ZC_FALLBACK_ROUTE = 1,      /* the kernel copies on this route anyway */
+    ZC_FALLBACK_TRIAL = 2,      /* that isn't known yet, and one send is finding out */
+    ZC_FALLBACK_LIMIT = 3,      /* too much is in flight */
+    ZC_FALLBACK_ENOBUFS = 4,    /* the kernel's own limit */
+    ZC_FALLBACK_UNSUPPORTED = 5 /* not with this kernel, socket or memory */
+};
+
+int zc_zerocopy_fallback(zc_engine *engine, uint32_t slot, int reason); /* counts one */
+
+/* orphans.c: a connection with sends in flight which nobody cares for any more.  Removes it
+ * from the table; after zc_zerocopy_take_over.  For the process. */
+int zc_orphan_adopt(zc_engine *engine, uint32_t slot);
+int zc_orphans_reap(void); /* how many are left; those done go once all their tokens were taken */
+int zc_orphans_take(uint64_t *token);
 
 /* malloc_tune.c: for the whole process; -ENOSYS where malloc isn't glibc's. */
 int zc_tune_malloc(int mmap_threshold, int trim_threshold);

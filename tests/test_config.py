@@ -7,8 +7,9 @@ import zcloop
 from zcloop import Config
 
 DEFAULTS = {
-    "receive": "auto", "send": "auto", "zerocopy_threshold": None, "friends": "off",
-    "busy_poll": "auto", "fast_streams": True, "arena_bytes": None, "tune_malloc": False,
+    "receive": "auto", "send": "auto", "zerocopy_threshold": None, "zerocopy_linger": 30.0,
+    "friends": "off", "busy_poll": "auto", "fast_streams": True, "arena_bytes": None,
+    "tune_malloc": False,
 }
 
 
@@ -30,7 +31,8 @@ def test_frozen_and_hashable():
     ("receive", ["auto", "copy", "map"]), ("send", ["auto", "copy", "zerocopy"]),
     ("friends", ["off", "on"]), ("busy_poll", ["auto", "off", 1, 50, 1000]),
     ("fast_streams", [True, False]), ("tune_malloc", [True, False]),
-    ("zerocopy_threshold", [None, 1, 65536]), ("arena_bytes", [None, 1 << 26])])
+    ("zerocopy_threshold", [None, 1, 65536]), ("arena_bytes", [None, 1 << 26]),
+    ("zerocopy_linger", [0.001, 5, 30.0])])
 def test_valid_values(field, values):
     for value in values:
         assert getattr(Config(**{field: value}), field) == value
@@ -45,7 +47,11 @@ def test_valid_values(field, values):
     ("busy_poll", 10**6, ["microseconds"]), ("fast_streams", 1, ["True", "False"]),
     ("fast_streams", "yes", ["True", "False"]), ("tune_malloc", None, ["True", "False"]),
     ("zerocopy_threshold", 0, ["bytes"]), ("zerocopy_threshold", "1000", ["bytes"]),
-    ("zerocopy_threshold", True, ["bytes"]), ("arena_bytes", -1, ["bytes"]),
+    ("zerocopy_threshold", True, ["bytes"]),
+    ("zerocopy_linger", 0, ["seconds"]),
+    ("zerocopy_linger", "1", ["seconds"]), ("zerocopy_linger", True, ["seconds"]),
+    ("zerocopy_linger", float("nan"), ["seconds"]), ("zerocopy_linger", 1e9, ["seconds"]),
+    ("arena_bytes", -1, ["bytes"]),
     ("arena_bytes", 1.5, ["bytes"])])
 def test_wrong_values(field, value, valid):
     with pytest.raises(ValueError) as caught:

@@ -39,6 +39,8 @@ class EngineStats(CData):  # zc_engine_stats
     spins: Final[int]
     spin_hits: Final[int]
     spin_misses: Final[int]
+    zerocopy_outstanding: Final[int]
+    zerocopy_pinned: Final[int]
 
 class ConnStats(CData):  # zc_conn_stats
     bytes_received: Final[int]
@@ -60,6 +62,16 @@ class ConnStats(CData):  # zc_conn_stats
     map_arena_full: Final[int]
     map_not_moved: Final[int]
     map_unsupported: Final[int]
+    zerocopy_sends: Final[int]
+    zerocopy_bytes: Final[int]
+    zerocopy_completed: Final[int]
+    zerocopy_copied: Final[int]
+    zerocopy_notices: Final[int]
+    zerocopy_fallback_route: Final[int]
+    zerocopy_fallback_trial: Final[int]
+    zerocopy_fallback_limit: Final[int]
+    zerocopy_fallback_enobufs: Final[int]
+    zerocopy_fallback_unsupported: Final[int]
 
 class CalibrationFigures(CData):  # zc_calibration
     mapped_ns: Final[int]
@@ -129,6 +141,7 @@ class _Lib:
     ZC_WRITABLE: Final = 6
     ZC_ACCEPTED: Final = 7
     ZC_SIZED: Final = 8
+    ZC_COMPLETED: Final = 9
     # enum zc_mode
     ZC_MODE_DATA: Final = 0
     ZC_MODE_BUFFERED: Final = 1
@@ -148,6 +161,13 @@ class _Lib:
     ZC_MAP_NEVER: Final = 0
     ZC_MAP_AUTO: Final = 1
     ZC_MAP_ALWAYS: Final = 2
+
+    # enum zc_fallback
+    ZC_FALLBACK_ROUTE: Final = 1
+    ZC_FALLBACK_TRIAL: Final = 2
+    ZC_FALLBACK_LIMIT: Final = 3
+    ZC_FALLBACK_ENOBUFS: Final = 4
+    ZC_FALLBACK_UNSUPPORTED: Final = 5
 
     # of native/binding/dispatch.h
     FAILED_DATA_RECEIVED: Final = 0
@@ -258,6 +278,39 @@ class _Lib:
     def zc_pages_counters(self, out: CData, /) -> None: ...
     # names: id() of a dict, which gets PageView and PageMemory
     def zc_page_types(self, names: int, /) -> int: ...
+    def zc_zerocopy_prepare(self, engine: Engine, slot: int, /) -> int: ...
+    def zc_send_zerocopy(
+        self, engine: Engine, slot: int, buf: _ReadableMemory, len: int, token: int, /
+    ) -> int: ...
+    def zc_zerocopy_open(self, engine: Engine, slot: int, /) -> int: ...
+    def zc_zerocopy_seal(self, engine: Engine, slot: int, /) -> int: ...
+    def zc_zerocopy_reap(self, engine: Engine, slot: int, /) -> int: ...
+    def zc_zerocopy_take(self, engine: Engine, slot: int, token: CData, /) -> int: ...
+    def zc_conn_is_up(self, engine: Engine, slot: int, /) -> int: ...
+    def zc_zerocopy_disconnect(self, engine: Engine, slot: int, /) -> int: ...
+    def zc_zerocopy_take_over(self, engine: Engine, slot: int, /) -> int: ...
+    def zc_linger(self, engine: Engine, slot: int, milliseconds: int, /) -> int: ...
+    def zc_zerocopy_fallback(self, engine: Engine, slot: int, reason: int, /) -> int: ...
+    def zc_orphan_adopt(self, engine: Engine, slot: int, /) -> int: ...
+    def zc_orphans_reap(self) -> int: ...
+    def zc_orphans_take(self, token: CData, /) -> int: ...
+    # data and flights: id() of an object, which the caller keeps alive
+    def zc_send_held(
+        self,
+        engine: Engine,
+        slot: int,
+        data: int,
+        flight: int,
+        offset: int,
+        len: int,
+        release: int,
+        /,
+    ) -> int: ...
+    def zc_send_whole(
+        self, engine: Engine, slot: int, data: int, len: int, release: int, /
+    ) -> int: ...
+    def zc_release_completed(self, engine: Engine, slot: int, flights: int, /) -> int: ...
+    def zc_release_orphans(self) -> int: ...
     def zc_tune_malloc(self, mmap_threshold: int, trim_threshold: int, /) -> int: ...
     def zc_probe(self, out: CData, capacity: int, /) -> int: ...
     def zc_probe_nogil(self, out: CData, capacity: int, /) -> int: ...

@@ -13,14 +13,14 @@ RECEIVE_MODES = ("auto", "copy", "map")
 SEND_MODES = ("auto", "copy", "zerocopy")
 SWITCHES = ("off", "on")
 NOT_BUILT: dict[str, tuple[str, ...]] = {
-    "send": ("zerocopy",),
-    "zerocopy_threshold": (),
     "friends": ("on",),
 }
 """Values (none named: any but None) that are valid but do nothing yet; a loop that is
 given one warns."""
 
 MAX_BUSY_POLL_US = 1000
+MIN_LINGER_S = 0.001
+MAX_LINGER_S = 86400
 MIN_ARENA_BYTES = 2 * 1024 * 1024
 
 _TRUE = ("1", "true", "yes", "on")
@@ -39,9 +39,13 @@ class Config:
         ``readview``): ``"auto"`` maps the kernel's pages where the stream has whole ones and
         it costs less here, ``"map"`` wherever it can, ``"copy"`` never.
     send
-        ``"auto"``, ``"copy"`` or ``"zerocopy"``.
+        ``"auto"`` sends large immutable data without a copy where the kernel can,
+        ``"zerocopy"`` also where the kernel copies after all, ``"copy"`` never.
     zerocopy_threshold
-        Bytes from which a send may go without a copy; ``None`` calibrates.
+        Bytes from which a write may go without a copy; ``None``: 128 KiB.
+    zerocopy_linger
+        Seconds for which a closed connection with such sends in flight waits for a peer that
+        takes nothing, before it is reset.
     friends
         ``"off"`` or ``"on"``: bypass TCP between two zcloop peers of one host.
     busy_poll
@@ -63,6 +67,7 @@ class Config:
     receive: Literal["auto", "copy", "map"] = "auto"
     send: Literal["auto", "copy", "zerocopy"] = "auto"
     zerocopy_threshold: int | None = None
+    zerocopy_linger: float = 30.0
     friends: Literal["off", "on"] = "off"
     busy_poll: Literal["auto", "off"] | int = "auto"
     fast_streams: bool = True
@@ -74,6 +79,7 @@ class Config:
         _one_of("send", self.send, SEND_MODES)
         _one_of("friends", self.friends, SWITCHES)
         _bytes("zerocopy_threshold", self.zerocopy_threshold, 1)
+        _seconds("zerocopy_linger", self.zerocopy_linger)
         _bytes("arena_bytes", self.arena_bytes, MIN_ARENA_BYTES)
         _flag("fast_streams", self.fast_streams)
         _flag("tune_malloc", self.tune_malloc)
@@ -123,6 +129,17 @@ def _bytes(name: str, value: object, least: int) -> None:
         raise ValueError(f"{name}={value!r}: valid are None or a number of bytes from {least} on")
 
 
+def _seconds(name: str, value: object) -> None:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or not MIN_LINGER_S <= value <= MAX_LINGER_S
+    ):
+        raise ValueError(
+            f"{name}={value!r}: valid are seconds from {MIN_LINGER_S} to {MAX_LINGER_S}"
+        )
+
+
 def _flag(name: str, value: object) -> None:
     if not isinstance(value, bool):
         raise ValueError(f"{name}={value!r}: valid are True or False")
@@ -135,6 +152,11 @@ def _parse(name: str, text: str) -> object:
         if lowered in _TRUE or lowered in _FALSE:
             return lowered in _TRUE
         raise ValueError(f"{name}={text!r}: valid are {', '.join(_TRUE + _FALSE)}")
+    if name == "zerocopy_linger":
+        try:
+            return float(text)
+        except ValueError:
+            raise ValueError(f"{name}={text!r}: valid is a number of seconds") from None
     if name in ("zerocopy_threshold", "arena_bytes", "busy_poll"):
         try:
             return int(text)

@@ -46,8 +46,8 @@ except ImportError as exc:  # pragma: no cover - a broken installation
 
 Owner = Any
 """A connection, which has ``_on_filled``, ``_on_eof``, ``_on_error``, ``_on_writable``,
-``_on_callback_failed`` and ``_on_cork_stuck``, or a listener, which has ``_on_accepted`` and
-``_on_error``."""
+``_on_completed``, ``_on_callback_failed`` and ``_on_cork_stuck``, or a listener, which has
+``_on_accepted`` and ``_on_error``."""
 
 __all__ = [
     "CONN_COUNTERS",
@@ -73,6 +73,7 @@ _FILLED = lib.ZC_FILLED
 _EOF = lib.ZC_EOF
 _ERROR = lib.ZC_ERROR
 _WRITABLE = lib.ZC_WRITABLE
+_COMPLETED = lib.ZC_COMPLETED
 _MORE = lib.ZC_MORE
 _SPIN = lib.ZC_SPIN
 _SPIN_HIT = lib.ZC_SPIN_HIT
@@ -131,6 +132,7 @@ class Engine:
         "batching",
         "c",
         "fills",
+        "lingering",
         "mapping",
         "owners",
         "readers",
@@ -173,6 +175,9 @@ class Engine:
         self._readers_id = id(self.readers)
         self._failures_id = id(self._failures)
         self.owners: list[Owner | None] = []
+        self.lingering: set[Any] = set()
+        """Descriptors whose connection has ended with sends in flight (linger.py)."""
+        lib.zc_release_orphans()
         if busy_poll == "auto":
             lib.zc_engine_set_spin(self.c, 50_000, 1)
         elif isinstance(busy_poll, int):
@@ -222,12 +227,21 @@ class Engine:
         if self._fd >= 0:
             self._remove_reader(self._fd)
             self._fd = -1
+            for left_behind in self.lingering:
+                left_behind.orphan()
+            self.lingering.clear()
+            lib.zc_release_orphans()
             lib.zc_engine_close(self.c)
             # Transports left behind still find their slots, but nothing keeps them alive.
             for slot in range(len(self.owners)):
                 self.mute(slot)
                 self.owners[slot] = None
             self._left = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is watched any more."""
+        return self._fd < 0
 
     # -- the hot path ---------------------------------------------------------
 
@@ -326,6 +340,8 @@ class Engine:
             owner._on_filled()
         elif what == _WRITABLE:
             owner._on_writable()
+        elif what == _COMPLETED:
+            owner._on_completed()
         elif what == _EOF:
             owner._on_eof()
         elif what == _ERROR:
@@ -355,6 +371,7 @@ class Engine:
         """The engine's own counts, by name."""
         stats = lib.zc_engine_counters(self.c)
         counters = {name: int(getattr(stats, name)) for name, _ in _ENGINE_FIELDS}
+        counters["zerocopy_lingering"] = len(self.lingering)
         counters["connections"] = sum(owner is not None for owner in self.owners)
         return counters
 

@@ -35,6 +35,7 @@ class StreamWriter(asyncio.StreamWriter):
 
     if TYPE_CHECKING:  # asyncio's own, private fields
         _reader: asyncio.StreamReader | None
+        _loop: asyncio.AbstractEventLoop
         _transport: asyncio.WriteTransport
         _protocol: Any
 
@@ -60,6 +61,30 @@ class StreamWriter(asyncio.StreamWriter):
             or protocol._connection_lost
         ):
             await protocol._drain_helper()
+
+
+    def write_zerocopy(self, data: Any) -> asyncio.Future[None]:
+        """Send a buffer that isn't copied, where that can be done; in order with `write`.
+
+        A future that is done when nobody reads `data` any more: see
+        `StreamTransport.write_zerocopy`, also for what is raised. On a transport without
+        that method (of another event loop) a copy is written, and the future is done.
+        """
+        write = getattr(self._transport, "write_zerocopy", None)
+        if write is not None:
+            return write(data)  # type: ignore[no-any-return]
+        return write_copy(self._transport, data, self._loop)
+
+
+def write_copy(transport: Any, data: Any, loop: Any) -> asyncio.Future[None]:
+    """`write_zerocopy` for transports that can't: the copy is theirs, `data` free at once."""
+    view = memoryview(data)
+    if not view.c_contiguous:
+        raise BufferError("write_zerocopy() needs a C-contiguous buffer")
+    transport.write(view.tobytes())
+    future: asyncio.Future[None] = loop.create_future()
+    future.set_result(None)
+    return future
 
 
 class StreamReaderProtocol(asyncio.StreamReaderProtocol):

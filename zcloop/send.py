@@ -6,7 +6,9 @@ writes of one callback are corked (in C) and leave together when it returns.
 Ownership: the queue holds ``bytes``, or read-only views of ``bytes``, and nothing
 else, so the caller may change a mutable buffer after ``write`` returned.  A
 partial send moves a position (``_head``), it never copies what is left.  The
-kernel copies what it takes, so a piece is let go as soon as it was taken.
+kernel copies what it takes, so a piece is let go as soon as it was taken; except
+for a :class:`Flight` that goes without a copy (zerocopy.py), which is held until the kernel
+says so.  A flight is sent by itself, in its turn.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from .engine import GIL_HELD_MAX, Engine, ffi, lib, os_error
 from .states import ConnState
+from .zerocopy import NEVER, Flight, ZeroCopy, fixed
 
 if TYPE_CHECKING:
     import contextvars
@@ -41,10 +44,20 @@ _IOV_MAX = lib.zc_iov_max()
 _IOV_SMALL = 8 * 1024
 """Pieces below this are joined: copying them costs less than describing them."""
 
+_REAP_EVERY = 16
+"""Sends without a copy after which the error queue is read: the kernel merges what waits there."""
+
+_REAP_DELAY = 0.01
+"""Seconds after which it is read otherwise, when nobody waits for it."""
+
+_CALL_MAX = 2 * 1024 * 1024
+"""Bytes of one such send: what is asked counts as locked memory, also what isn't taken."""
+
 _from_buffer = ffi.from_buffer
 _send = lib.zc_send
 _write = lib.zc_write
 _Piece = bytes | memoryview
+_Queued = _Piece | Flight
 
 
 def _own(data: Any) -> _Piece:
@@ -70,7 +83,7 @@ class SendHalf:
         _state: ConnState
         _context: contextvars.Context
         _protocol: Any
-        _queue: deque[_Piece] | None
+        _queue: deque[_Queued] | None
         _queued: int
         _head: int
         _direct: bool  # nothing queued, lost, half-closed or given to sendfile
@@ -81,8 +94,13 @@ class SendHalf:
         _low_water: int
         _protocol_paused: bool
         _empty_waiter: asyncio.Future[None] | None
+        _kind: tuple[int, int, int]
+        _plain_max: int  # bytes up to which a write needs no second thought
+        _zerocopy: ZeroCopy | None
+        _zerocopy_min: int
         _fatal_error: Any
         _lose: Any
+        _route_key: Any
 
     # -- writing --------------------------------------------------------------
 
@@ -99,7 +117,7 @@ class SendHalf:
                 )
             if self._direct and len(data) <= _JOIN_MAX:
                 data = bytes(data)
-        if self._direct and type(data) is bytes and len(data) <= GIL_HELD_MAX:
+        if self._direct and type(data) is bytes and len(data) <= self._plain_max:
             size = len(data)
             sent = _write(self._c, self._slot, data, size)
             if sent == size:
@@ -132,9 +150,11 @@ class SendHalf:
             if self._conn_lost:
                 return
         if self._queued or self._slot < 0:
-            self._need_queue().append(_own(data))
-            self._queued += size
-            self._maybe_pause_protocol()
+            piece = _own(data)
+            self._append(Flight(piece, size) if size >= self._zerocopy_min else piece, size)
+            return
+        if size >= self._zerocopy_min and fixed(data) and self._may_fly():
+            self._fly(data, size)
             return
         sent = lib.zc_send_nogil(self._c, self._slot, _from_buffer(data), size)
         if sent != size:
@@ -195,13 +215,52 @@ class SendHalf:
         if self._conn_lost:
             return
         was_waiting = self._queued
-        self._need_queue().extend(pieces)
+        large = self._zerocopy_min
+        self._need_queue().extend(
+            Flight(piece, len(piece)) if len(piece) >= large else piece for piece in pieces
+        )
         self._queued += total
         self._direct = False
         if was_waiting:
             self._maybe_pause_protocol()
         else:
             self._flush()
+
+    def write_zerocopy(self: _Self, data: Any) -> asyncio.Future[None]:
+        """Send a buffer that isn't copied, where the kernel can; in order with :meth:`write`.
+
+        ``data`` is any C-contiguous buffer, also a mutable one.  It stays exported (a
+        ``bytearray`` can't be resized) and must not be changed until the returned future is
+        done, with None: then the kernel has let go of it.  Cancelling the future
+        ends the waiting only.  Where a copy has to be made (a small buffer, ``send="copy"``,
+        a route on which the kernel copies anyway, a unix socket) the future is done once the
+        kernel has taken all of it.  If the connection is lost before that, the future has
+        that :exc:`OSError`, or :exc:`ConnectionResetError`.
+
+        Raises :exc:`TypeError` for what isn't a buffer, :exc:`BufferError` for one that isn't
+        C-contiguous, and otherwise as :meth:`write`.
+        """
+        if self._hindered:
+            self._check_writable()
+        view = memoryview(data)
+        if not view.c_contiguous:
+            raise BufferError("write_zerocopy() needs a C-contiguous buffer")
+        future: asyncio.Future[None] = self._loop.create_future()
+        flight = Flight(view.cast("B") if view.nbytes else None, view.nbytes, future)
+        if self._conn_lost:
+            flight.error = ConnectionResetError("Connection lost")
+            self._count_lost_write()
+        if self._conn_lost or not flight.size:
+            flight.let_go()
+            return future
+        if not self._queued and self._slot >= 0:
+            self._engine.uncork()
+            if self._conn_lost:
+                flight.error = ConnectionResetError("Connection lost")
+                flight.let_go()
+                return future
+        self._append(flight, flight.size)
+        return future
 
     def _check_writable(self: _Self) -> None:
         if self._eof:
@@ -222,19 +281,33 @@ class SendHalf:
         elif self._queued and not self._conn_lost:
             self._context.run(self._flush)
 
-    def _need_queue(self: _Self) -> deque[_Piece]:
+    def _need_queue(self: _Self) -> deque[_Queued]:
         if self._queue is None:
             self._queue = deque()
         return self._queue
+
+    def _append(self: _Self, piece: _Queued, size: int) -> None:
+        """Queue it last; if nothing is before it, offer it to the kernel."""
+        first = not self._queued and self._slot >= 0
+        self._direct = False
+        self._need_queue().append(piece)
+        self._queued += size
+        if first:
+            self._flush()
+        else:
+            self._maybe_pause_protocol()
 
     def _flush(self: _Self) -> None:
         """Offer the queue to the kernel until it is empty or the kernel is full."""
         queue = self._need_queue()
         while queue:
-            if len(queue) == 1:
+            first = queue[0]
+            if type(first) is Flight:
+                asked, sent = self._send_flight(first)
+            elif len(queue) == 1:
                 asked = self._queued
                 send = _send if asked <= GIL_HELD_MAX else lib.zc_send_nogil
-                sent = send(self._c, self._slot, _from_buffer(queue[0]) + self._head, asked)
+                sent = send(self._c, self._slot, _from_buffer(first) + self._head, asked)
             else:
                 asked, sent = self._send_vector()
             if sent < 0:
@@ -243,6 +316,13 @@ class SendHalf:
             self._consume(sent)
             if sent < asked:
                 break
+            if type(first) is Flight and (not queue or queue[0] is not first):
+                self._end_flight(first)
+        zerocopy = self._zerocopy
+        if zerocopy is not None and zerocopy.unreaped >= _REAP_EVERY:
+            self._reap()  # lets go of buffers, which may run anybody's code
+            if self._conn_lost:
+                return
         self._after_flush()
 
     def _send_vector(self: _Self) -> tuple[int, int]:
@@ -266,7 +346,7 @@ class SendHalf:
                 small.clear()
 
         for piece in self._need_queue():
-            if count + 2 > _IOV_MAX:
+            if count + 2 > _IOV_MAX or type(piece) is Flight:
                 break
             if not asked and self._head:
                 piece = memoryview(piece)[self._head :]
@@ -313,15 +393,130 @@ class SendHalf:
             self._shutdown_write()
 
     def _fail_queue(self: _Self, exc: OSError) -> None:
-        self._drop_queue()
+        self._drop_queue(exc)
         waiter = self._empty_waiter
         self._fatal_error(exc, "Fatal write error on socket transport")
         if waiter is not None and not waiter.done():
             waiter.set_exception(exc)
 
-    def _drop_queue(self: _Self) -> None:
-        self._queue = None
+    def _drop_queue(self: _Self, exc: BaseException | None) -> None:
+        queue, self._queue = self._queue, None
         self._queued = self._head = 0
+        for piece in queue or ():
+            if type(piece) is Flight:
+                piece.error = (
+                    exc if isinstance(exc, OSError) else ConnectionResetError("Connection lost")
+                )
+                self._end_flight(piece)
+
+    # -- without a copy -------------------------------------------------------
+
+    def _may_fly(self: _Self) -> bool:
+        """Whether a write that is large enough may go without a copy; counts why not."""
+        zerocopy = self._zerocopy
+        if zerocopy is None:
+            forced = self._loop._config.send == "zerocopy"
+            zerocopy = self._zerocopy = ZeroCopy(self._route_key(), forced)
+        reason = zerocopy.hindrance()
+        if not reason and lib.zc_zerocopy_prepare(self._c, self._slot):
+            reason = lib.ZC_FALLBACK_UNSUPPORTED
+            zerocopy.not_tried()
+            self._zerocopy_min = NEVER
+            self._plain_max = GIL_HELD_MAX
+        if reason:
+            lib.zc_zerocopy_fallback(self._c, self._slot, reason)
+        return not reason
+
+    def _fly(self: _Self, data: _Piece, size: int) -> None:
+        """Send without a copy, now: nothing is before it, and it may."""
+        zerocopy = self._zerocopy
+        assert zerocopy is not None
+        # One call is enough for most: what the kernel takes whole needs no Flight.
+        if zerocopy.settled and type(data) is bytes and size <= _CALL_MAX:
+            sent = lib.zc_send_whole(self._c, self._slot, id(data), size, size > GIL_HELD_MAX)
+            zerocopy.unreaped += 1
+            if sent == size:
+                if zerocopy.unreaped >= _REAP_EVERY:
+                    self._reap()
+                return
+            if sent < 0:
+                self._sent_short(data, size, sent)
+                return
+            flight = Flight(data, size)
+            flight.zero = True
+            self._direct = False
+            self._need_queue().append(flight)
+            self._queued, self._head = size - sent, sent
+            self._maybe_pause_protocol()
+            return
+        flight = Flight(_own(data), size)
+        flight.zero = True
+        self._append(flight, size)
+
+    def _send_flight(self: _Self, flight: Flight) -> tuple[int, int]:
+        """One send of the flight at the queue's front; returns bytes asked and sent."""
+        left = flight.size - self._head
+        if flight.zero is None:
+            flight.zero = flight.size >= self._zerocopy_min and self._may_fly()
+        zerocopy = self._zerocopy
+        if not flight.zero or zerocopy is None:
+            send = _send if left <= GIL_HELD_MAX else lib.zc_send_nogil
+            start = _from_buffer(flight.data) + self._head
+            return left, int(send(self._c, self._slot, start, left))
+        asked = min(left, _CALL_MAX)
+        number = zerocopy.number_of(flight)
+        sent = lib.zc_send_held(
+            self._c, self._slot, id(flight.data), number, self._head, asked, asked > GIL_HELD_MAX
+        )
+        zerocopy.unreaped += 1
+        return asked, int(sent)
+
+    def _end_flight(self: _Self, flight: Flight) -> None:
+        """No more of it will be sent: it ends now, or when the kernel has let go of it."""
+        zerocopy = self._zerocopy
+        if flight.zero and zerocopy is not None:
+            state = lib.zc_zerocopy_seal(self._c, self._slot)
+            if state >= 0:
+                zerocopy.waiting += flight.future is not None
+                if not state:
+                    zerocopy.unreaped = _REAP_EVERY  # it has completed already
+                return
+            zerocopy.flying.pop(flight.number, None)
+            zerocopy.not_tried()
+        flight.let_go()
+
+    def _on_completed(self: _Self) -> None:
+        zerocopy = self._zerocopy
+        assert zerocopy is not None
+        if zerocopy.eager or self._state is not ConnState.OPEN:
+            self._reap()
+        elif zerocopy.timer is None:
+            zerocopy.timer = self._loop.call_later(_REAP_DELAY, self._on_reap_due)
+
+    def _on_reap_due(self: _Self) -> None:
+        zerocopy = self._zerocopy
+        if zerocopy is not None:
+            zerocopy.timer = None
+            if self._slot >= 0:
+                self._reap()
+
+    def _reap(self: _Self) -> int:
+        """Let go of what the kernel has let go of; returns how many sends are outstanding."""
+        zerocopy = self._zerocopy
+        assert zerocopy is not None
+        zerocopy.unreaped = 0
+        done: list[int] = []
+        left = lib.zc_release_completed(self._c, self._slot, id(done))
+        zerocopy.waiting -= len(done)
+        counters = lib.zc_conn_counters(self._c, self._slot)
+        zerocopy.judge(
+            counters.zerocopy_completed,
+            counters.zerocopy_copied,
+            lambda: self._state is ConnState.OPEN and lib.zc_conn_is_up(self._c, self._slot),
+        )
+        for number in done:
+            zerocopy.flying.pop(number).let_go()
+        return int(left)
 
     # -- giving the socket to sendfile ----------------------------------------
 

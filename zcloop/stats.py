@@ -23,6 +23,13 @@ class ConnStats:
     all views at once was, ``map_arena_full`` and ``map_unsupported`` what they say.
     ``map_not_moved`` counts ranges that were copied from their pages, since they
     couldn't be moved into contiguous memory.
+
+    ``zerocopy_sends`` went without a copy, as far as we are concerned, with
+    ``zerocopy_bytes``; of these the kernel has let go of ``zerocopy_completed``, told in
+    ``zerocopy_notices``, and said of ``zerocopy_copied`` that it copied them after all.
+    ``zerocopy_fallback_*`` count writes that were copied: the ``route`` copies anyway; a
+    ``trial`` is finding that out; a ``limit`` of ours, or the kernel's (``enobufs``), is
+    reached; or ``unsupported`` by kernel, socket or memory.
     """
 
     bytes_received: int = 0
@@ -44,6 +51,16 @@ class ConnStats:
     map_arena_full: int = 0
     map_not_moved: int = 0
     map_unsupported: int = 0
+    zerocopy_sends: int = 0
+    zerocopy_bytes: int = 0
+    zerocopy_completed: int = 0
+    zerocopy_copied: int = 0
+    zerocopy_notices: int = 0
+    zerocopy_fallback_route: int = 0
+    zerocopy_fallback_trial: int = 0
+    zerocopy_fallback_limit: int = 0
+    zerocopy_fallback_enobufs: int = 0
+    zerocopy_fallback_unsupported: int = 0
 
     @classmethod
     def from_native(cls, counters: bytes) -> ConnStats:
@@ -63,6 +80,8 @@ class LoopStats:
     ``connections`` is how many descriptors are watched now, listeners included; ``totals``
     sums the counters of all connections, those that are gone included; ``mapping`` says
     whether received pages are mapped: "on", "off: " and why, "" if nobody asked for it yet.
+    In flight now are ``zerocopy_outstanding`` sends of ``zerocopy_pinned`` bytes, and
+    ``zerocopy_lingering`` connections have ended and wait for theirs.
 
     Of the process, for all its loops: ``arena_bytes`` is the address space for mapped
     pages (0: nothing was mapped yet), ``arena_used_bytes`` what connections and views hold
@@ -77,6 +96,9 @@ class LoopStats:
     spins: int = 0
     spin_hits: int = 0
     spin_misses: int = 0
+    zerocopy_outstanding: int = 0
+    zerocopy_pinned: int = 0
+    zerocopy_lingering: int = 0
     connections: int = 0
     totals: ConnStats = ConnStats()
     mapping: str = ""

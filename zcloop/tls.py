@@ -48,6 +48,24 @@ _buffers: WeakKeyDictionary[asyncio.AbstractEventLoop, memoryview] = WeakKeyDict
 filled at once, and the ``buffer_updated`` that follows empties it before it does anything else."""
 
 
+class TlsTransport(sslproto._SSLProtocolTransport):
+    """asyncio's transport of a TLS connection, and :meth:`write_zerocopy`."""
+
+    def write_zerocopy(self, data: Any) -> asyncio.Future[None]:
+        """Send a buffer; what encrypting leaves of it to be sent later is a copy.
+
+        The future is done at once.  Raises :exc:`BufferError` for a buffer that isn't
+        C-contiguous, and otherwise as :meth:`write`.
+        """
+        view = memoryview(data)
+        if not view.c_contiguous:
+            raise BufferError("write_zerocopy() needs a C-contiguous buffer")
+        self.write(view.cast("B") if view.nbytes else b"")
+        future: asyncio.Future[None] = self._loop.create_future()
+        future.set_result(None)
+        return future
+
+
 class TlsProtocol(_SSLProtocol):  # type: ignore[misc]
     """asyncio's TLS protocol, for transports that queue what the kernel doesn't take.
 
@@ -64,6 +82,11 @@ class TlsProtocol(_SSLProtocol):  # type: ignore[misc]
         if buffer is None:
             buffer = _buffers[loop] = memoryview(bytearray(_RECEIVE))
         self._ssl_buffer_view = buffer
+
+    def _get_app_transport(self) -> Any:
+        transport = super()._get_app_transport()
+        transport.__class__ = TlsTransport
+        return transport
 
     def _set_app_protocol(self, app_protocol: Any) -> None:
         super()._set_app_protocol(app_protocol)

@@ -15,7 +15,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from .engine import Engine, lib
+from .engine import GIL_HELD_MAX, Engine, lib
+from .linger import leave_in_flight, milliseconds
 from .receive import ReceiveHalf
 from .send import SendHalf
 from .states import ConnState, check_step
@@ -91,6 +92,7 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
 
     __slots__ = (
         "__weakref__",
+        "_aborted",
         "_buffered",
         "_c",
         "_conn_lost",
@@ -110,6 +112,7 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         "_maps",
         "_paused",
         "_peername",
+        "_plain_max",
         "_protocol",
         "_queue",
         "_queued",
@@ -122,6 +125,8 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         "_sockname",
         "_stash",
         "_state",
+        "_zerocopy",
+        "_zerocopy_min",
     )
 
     # Where asyncio's start_tls and sendfile look.
@@ -175,6 +180,10 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         self._hindered = False
         self._empty_waiter: asyncio.Future[None] | None = None
         self._file_writer: Callable[[], None] | None = None
+        self._aborted = False
+        self._zerocopy = None
+        self._zerocopy_min = minimum = loop._zerocopy_min
+        self._plain_max = GIL_HELD_MAX if minimum > GIL_HELD_MAX else minimum - 1
         self._last_counters = b""
         self._sockname, self._peername = _addresses(self)
         loop._transports_by_fd[self._sock_fd] = self
@@ -201,6 +210,7 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
                 _CONN_FLAGS.get(self._kind[0], 0),
             )
         except OSError as exc:
+            self._drop_queue(exc)
             self._lose(exc)
             if waiter is not None and not waiter.done():
                 waiter.set_exception(exc)
@@ -234,6 +244,9 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
             return
         self._advance(ConnState.CLOSING)
         self._stop_receiving()
+        if self._zerocopy is not None and self._queued and self._reap():
+            # A peer that takes nothing must not keep what is in flight for ever.
+            lib.zc_linger(self._c, self._slot, milliseconds(self._loop._config.zerocopy_linger))
         if not self._queued and self._empty_waiter is None:
             self._lose(None)
 
@@ -269,7 +282,8 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
     def _force_close(self, exc: BaseException | None) -> None:
         if self._state >= ConnState.LOST:
             return
-        self._drop_queue()
+        self._aborted = True
+        self._drop_queue(exc)
         self._stop_receiving()
         self._lose(exc)
 
@@ -292,12 +306,13 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
             self._release()
             self._protocol = None
 
-    def _release(self) -> None:
-        """Give slot and descriptor back."""
+    def _release(self, collected: bool = False) -> None:
+        """Give slot and descriptor back, or leave them to the sends that are in flight."""
         if self._slot >= 0:
             self._last_counters = self._engine.conn_counters(self._slot)
             self._remember_route()
-            self._engine.remove(self._slot)
+            if self._zerocopy is None or not self._leave(collected):
+                self._engine.remove(self._slot)
             self._slot = -1
         transports = self._loop._transports_by_fd
         if transports.get(self._sock_fd) is self:
@@ -310,6 +325,22 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         if server is not None:
             server._detach(*self._server_args())
 
+    def _leave(self, collected: bool) -> bool:
+        zerocopy = self._zerocopy
+        assert zerocopy is not None
+        if zerocopy.timer is not None:
+            zerocopy.timer.cancel()
+            zerocopy.timer = None
+        engine = self._engine
+        return leave_in_flight(
+            engine,
+            self._slot,
+            zerocopy.flying,
+            abort=self._aborted,
+            linger=self._loop._config.zerocopy_linger,
+            orphan=collected or engine.closed,
+        )
+
     def _server_args(self) -> tuple[Any, ...]:
         # asyncio.Server counts its connections up to 3.12 and knows them from 3.13 on.
         return (self,) if sys.version_info >= (3, 13) else ()
@@ -319,7 +350,7 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
             _warn(f"unclosed transport {self!r}", ResourceWarning, source=self)
             if self._fill_keep is not None:
                 self._end_native_fill()
-            self._release()
+            self._release(collected=True)
 
     def _route_key(self) -> Any:
         """The peer's address without its port: what a route's memory goes by."""

@@ -61,6 +61,15 @@ zc_memory *zc_memory_of(uintptr_t object);
 int64_t zc_memory_put(uintptr_t object, const char *bytes, size_t count);
 """
 
+# The same of holds.h.
+HOLDS_CDEF = """
+int64_t zc_send_held(zc_engine *engine, uint32_t slot, uintptr_t data, uint64_t flight,
+                     size_t offset, size_t len, int release);
+int64_t zc_send_whole(zc_engine *engine, uint32_t slot, uintptr_t data, size_t len, int release);
+int zc_release_completed(zc_engine *engine, uint32_t slot, uintptr_t flights);
+int zc_release_orphans(void);
+"""
+
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _CDEF = re.compile(r"/\* cdef: begin \*/(.*?)/\* cdef: end \*/", re.DOTALL)
 _PARAM_NAME = re.compile(r"([A-Za-z_]\w*)\s*(?:\[[^\]]*\])?$")
@@ -116,16 +125,18 @@ def main(header_path: str, output_path: str) -> None:
     twins = [nogil_twin(cdef, name) for name in NOGIL]
     ffi = FFI()
     twin_cdef = [declaration for declaration, _ in twins]
-    ffi.cdef("\n".join([cdef, *twin_cdef, DISPATCH_CDEF, PAGE_TYPES_CDEF]))
+    ffi.cdef("\n".join([cdef, *twin_cdef, DISPATCH_CDEF, PAGE_TYPES_CDEF, HOLDS_CDEF]))
     prologue = "\n".join(
         [
             '#include "zcloop.h"',
             HOLD_GIL,
             *(definition for _, definition in twins),
             "#include <errno.h>",
+            "#include <stdlib.h>",
             "#include <string.h>",
             '#include "page_types.h"',
             '#include "dispatch.h"',
+            '#include "holds.h"',
         ]
     )
     ffi.set_source("zcloop._native", prologue, py_limited_api=True)

@@ -122,15 +122,19 @@ uint32_t add(zc_engine *engine, int fd, int mode) {
     return add_with(engine, fd, mode, 0);
 }
 
-int forget(zc_engine *engine, uint32_t slot) {
+void disown(uint32_t slot) {
     for (size_t i = 0; i < slot_count; i++) {
         if (slots[i] == slot) {
             slots[i] = slots[--slot_count];
-            return zc_conn_remove(engine, slot);
+            return;
         }
     }
     CHECK(!"a connection of this engine");
-    return 0;
+}
+
+int forget(zc_engine *engine, uint32_t slot) {
+    disown(slot);
+    return zc_conn_remove(engine, slot);
 }
 
 void free_engine(zc_engine *engine) {

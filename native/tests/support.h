@@ -82,6 +82,7 @@ zc_engine *new_engine(void);
 uint32_t add(zc_engine *engine, int fd, int mode);
 uint32_t add_with(zc_engine *engine, int fd, int mode, int flags);
 int forget(zc_engine *engine, uint32_t slot);
+void disown(uint32_t slot); /* it was removed in another way */
 void free_engine(zc_engine *engine);
 
 #endif

@@ -46,6 +46,7 @@ def test_native_functions_named_in_the_architecture_exist():
     header = (ROOT / "native/zcloop.h").read_text()
     header += (ROOT / "native/binding/dispatch.h").read_text()
     header += (ROOT / "native/engine_internal.h").read_text()
+    header += (ROOT / "native/binding/holds.h").read_text()
     named = set(re.findall(r"\b(?:zc_[a-z_]+|ZC_[A-Z_]+)\b", ARCHITECTURE))
     named = {name.removesuffix("_nogil") for name in named if not name.endswith("_")}
     assert named

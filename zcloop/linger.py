@@ -1,0 +1,113 @@
+"""What becomes of a descriptor whose connection has ended with sends in flight.
+
+Kernel fact: closing a descriptor doesn't stop the kernel from reading the
+memory of its zero-copy sends, and closing the last one loses the notices of their completion.
+``shutdown`` releases nothing.  ``connect(AF_UNSPEC)`` releases at once, by a reset.
+Rule: the table of sends keeps a descriptor of its own.  After ``close()`` it is half-closed, as the
+close of a plain socket would, and closed once the peer has everything; a peer that takes
+nothing for the linger time is given up by the kernel (TCP_USER_TIMEOUT, which bounds the time
+without progress).  After ``abort()`` it is disconnected, and closed when the last
+completion is in, which is as soon as the card has sent what it had been given.
+``connection_lost`` doesn't wait for either: it comes when it does in asyncio, once the
+kernel has all bytes.
+
+Rejected: a timer of our own per closing connection, which ends with the loop.
+"""
+
+from __future__ import annotations
+
+from .engine import Engine, lib
+from .zerocopy import Flight
+
+__all__ = ["leave_in_flight"]
+
+
+class Lingering:
+    """Owner, in the engine's table, of a connection that only waits for its completions."""
+
+    __slots__ = ("_engine", "_flying", "_slot")
+
+    def __init__(self, engine: Engine, slot: int, flying: dict[int, Flight]) -> None:
+        self._flying = flying
+        self._engine = engine
+        self._slot = slot
+        engine.lingering.add(self)
+        engine.owners[slot] = self
+        engine.mute(slot)
+        lib.zc_conn_pause(engine.c, slot)
+
+    def _on_completed(self) -> None:
+        if _release(self._engine, self._slot, self._flying) == 0:
+            self._engine.lingering.discard(self)
+            self._engine.remove(self._slot)
+
+    def orphan(self) -> None:
+        """The loop is being closed: the process's list takes over."""
+        if lib.zc_orphan_adopt(self._engine.c, self._slot) == 0:
+            self._engine.owners[self._slot] = None
+
+    # Nobody reads or writes here any more.
+
+    def _on_writable(self) -> None:
+        pass
+
+    def _on_eof(self) -> None:
+        pass
+
+    def _on_filled(self) -> None:
+        pass
+
+    def _on_error(self, exc: OSError) -> None:
+        pass
+
+
+def _release(engine: Engine, slot: int, flying: dict[int, Flight]) -> int:
+    """Let go of what the kernel has let go of; returns how many sends are outstanding."""
+    done: list[int] = []
+    left = int(lib.zc_release_completed(engine.c, slot, id(done)))
+    for number in done:
+        flying.pop(number).let_go()
+    return left
+
+
+def leave_in_flight(
+    engine: Engine,
+    slot: int,
+    flying: dict[int, Flight],
+    *,
+    abort: bool,
+    linger: float,
+    orphan: bool,
+) -> bool:
+    """Take over the slot if sends are in flight; False leaves it to the caller.
+
+    The caller closes its descriptor in either case.
+
+    ``flying``: those that somebody waits for, by number.  ``linger`` is in seconds.
+    ``orphan``: nobody will run this engine's loop again.
+    """
+    lib.zc_zerocopy_seal(engine.c, slot)
+    left = _release(engine, slot, flying)
+    if not left:
+        return False
+    lib.zc_zerocopy_take_over(engine.c, slot)
+    if abort:
+        lib.zc_zerocopy_disconnect(engine.c, slot)
+    else:
+        lib.zc_linger(engine.c, slot, milliseconds(linger))
+        lib.zc_shutdown_write(engine.c, slot)
+    if not _release(engine, slot, flying):
+        return False
+    if not orphan:
+        Lingering(engine, slot, flying)
+        return True
+    engine.mute(slot)
+    engine.owners[slot] = None
+    lib.zc_orphan_adopt(engine.c, slot)  # out of memory: neither is ever let go
+    lib.zc_release_orphans()
+    return True
+
+
+def milliseconds(seconds: float) -> int:
+    """For TCP_USER_TIMEOUT, in which 0 would mean for ever."""
+    return max(1, min(round(seconds * 1000), 2**31 - 1))
