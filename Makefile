@@ -2,7 +2,8 @@
 # the machine: Linux, python3 >= 3.11 with venv and Python.h, a C compiler, make;
 # CMake and Ninja come from PyPI.
 #
-#   make test            build, then the whole Python test suite
+#   make test            build, then the Python test suite
+#   make test-ecosystem  aiohttp, uvicorn, asyncpg, distributed and others on the loop
 #   make bench           build, then the benchmarks
 #   make build           build again after a change in native/
 #   make lint types      ruff; mypy
@@ -24,13 +25,18 @@ version := $(shell $(PYTHON) -c 'import platform; print(platform.python_version(
 ready   := $(VENV)/.ready-$(version)
 native  := $(wildcard native/*.c native/*.h native/CMakeLists.txt native/binding/*)
 
-.PHONY: build test bench lint types test-native test-native-asan conformance dist clean check-tools
+.PHONY: build test test-ecosystem bench lint types test-native test-native-asan conformance dist clean check-tools
 .DELETE_ON_ERROR:
 
 build: $(ready)
 
 test: $(ready)
-	$(bin)/python -m pytest $(ARGS)
+	$(bin)/python -m pytest --ignore tests/ecosystem $(ARGS)
+
+# Apart, so that nobody needs forty packages to test zcloop, and no release of any of
+# them stands in the way of those who do.
+test-ecosystem: $(ready)-ecosystem
+	$(bin)/python -m pytest tests/ecosystem $(ARGS)
 
 bench: $(ready)-bench
 	$(bin)/python -m benchmarks $(ARGS)

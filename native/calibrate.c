@@ -6,11 +6,13 @@
  * pages, with a sender whose data lies in pages of their own (MSG_ZEROCOPY), since
  * that is how a card with header split delivers them.  Every page is read once, as a receiver
  * would, and given back, as a receiver that keeps it will do some time.  CPU
- * time of this thread, minimum of a few rounds: what disturbs a round only adds to it.
+ * time of this thread, median of the rounds: one in which a virtual processor was taken away, or
+ * its clock stood still, decides nothing.
  */
 #define _GNU_SOURCE
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -141,30 +143,30 @@ static int64_t warm_round(bench *b) {
     return rc < 0 ? rc : cpu_ns() - start;
 }
 
-static int note(int64_t *best, int64_t round) {
-    if (round < 0) {
-        return (int)round;
-    }
-    if (*best == 0 || round < *best) {
-        *best = round;
-    }
-    return 0;
+static int ascending(const void *left, const void *right) {
+    int64_t a = *(const int64_t *)left, b = *(const int64_t *)right;
+    return (a > b) - (a < b);
+}
+
+static uint32_t median_page(int64_t rounds[ROUNDS]) {
+    qsort(rounds, ROUNDS, sizeof rounds[0], ascending);
+    return (uint32_t)(rounds[ROUNDS / 2] / PAGES);
 }
 
 static int run(bench *b, zc_slice *slice, zc_calibration *out) {
-    int64_t mapped = 0, fresh = 0, warm = 0;
-    int rc = 0;
-    for (int i = 0; i < ROUNDS && rc == 0; i++) {
-        if ((rc = send_pages(b)) == 0 && (rc = note(&mapped, map_round(b, slice))) == 0 &&
-            (rc = send_pages(b)) == 0 && (rc = note(&fresh, fresh_round(b))) == 0 &&
-            (rc = send_pages(b)) == 0) {
-            rc = note(&warm, warm_round(b));
+    int64_t mapped[ROUNDS], fresh[ROUNDS], warm[ROUNDS];
+    for (int i = 0; i < ROUNDS; i++) {
+        int rc;
+        if ((rc = send_pages(b)) < 0 || (mapped[i] = map_round(b, slice)) < 0 ||
+            (rc = send_pages(b)) < 0 || (fresh[i] = fresh_round(b)) < 0 ||
+            (rc = send_pages(b)) < 0 || (warm[i] = warm_round(b)) < 0) {
+            return rc < 0 ? rc : -EOPNOTSUPP;
         }
     }
-    out->mapped_ns = (uint32_t)(mapped / PAGES);
-    out->fresh_ns = (uint32_t)(fresh / PAGES);
-    out->warm_ns = (uint32_t)(warm / PAGES);
-    return rc;
+    out->mapped_ns = median_page(mapped);
+    out->fresh_ns = median_page(fresh);
+    out->warm_ns = median_page(warm);
+    return 0;
 }
 
 int zc_calibrate(zc_calibration *out) {

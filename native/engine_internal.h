@@ -31,8 +31,10 @@ typedef struct {
     uint32_t skip;    /* bytes that no mapping can bring, before it can go on */
     bool hole;        /* of contiguous memory: bytes without a page came where one could begin */
     uint32_t unaligned; /* the same: bytes to copy before the next attempt */
+    uint8_t drops;    /* times in a row that the receiver was found to keep nothing */
     uint64_t backoff; /* bytes to receive by copying before the next attempt */
     uint64_t judged, mapped;
+    uint64_t dropped; /* bytes of views that were let go of at once, in a row */
 } zc_map_state;
 
 /*

@@ -10,7 +10,8 @@
  * Rule ("auto"): try; where less than half of what was taken could be mapped,
  * receive by copying for a while, twice as long after each failure in a row, and
  * then try once more.  The share of time lost to attempts goes to nothing, and
- * a stream that becomes mappable is found.  "map" always tries.
+ * a stream that becomes mappable is found.  The same where a receiver lets go of each view at
+ * once: it keeps nothing, and a copy into a buffer of its own is cheaper.  "map" always tries.
  */
 #include "engine_internal.h"
 #include "recv_zerocopy.h"
@@ -18,7 +19,9 @@
 enum {
     BACKOFF_FIRST = 256 * 1024, /* bytes received by copying after the first failure */
     BACKOFF_LEVELS = 9,         /* doublings: 64 MiB */
-    JUDGED = 64 * 1024          /* bytes by which a stream is judged */
+    JUDGED = 64 * 1024,         /* bytes by which a stream is judged */
+    DROPPED = 512 * 1024,       /* bytes by which a receiver is */
+    DROPPED_REST = 4            /* doublings of the first back-off that a receiver begins with */
 };
 
 int zc_engine_set_map(zc_engine *engine, int policy, uint32_t min_bytes) {
@@ -61,17 +64,16 @@ int zc_conn_map_level(const zc_engine *engine, uint32_t slot) {
 }
 
 /* How many bytes, in whole pages and at most `room`, to try to map now; 0: use recv.  *behind is how
- * many wait behind those, for which there is room: less than a page.  waiting: the bytes
- * in the queue, -1: to be asked for. */
-size_t zc_map_wanted(zc_engine *engine, zc_conn *conn, size_t room, int waiting, size_t *behind) {
+ * many wait behind those, for which there is room: less than a page. */
+size_t zc_map_wanted(zc_engine *engine, zc_conn *conn, size_t room, size_t *behind) {
     if (conn->map.policy == ZC_MAP_NEVER || engine->map.unsupported || conn->map.skip > 0 ||
         conn->map.backoff > 0 || conn->map.unaligned > 0 || room < ZC_PAGE || conn->error < 0) {
         return 0;
     }
     size_t least = conn->map.policy == ZC_MAP_ALWAYS ? ZC_PAGE : engine->map.min_bytes;
-    if (waiting < 0) {
-        waiting = zc_conn_inq(conn);
-    }
+    /* Not what the last call left: FIONREAD stops at an urgent mark, that figure doesn't, and the
+     * kernel's copy to the copybuf would take the urgent byte for data. */
+    int waiting = zc_conn_inq(conn);
     if (waiting < 0 || (size_t)waiting < least) {
         return 0;
     }
@@ -102,6 +104,29 @@ void zc_map_judge(zc_conn *conn, const zc_map_result *got) {
         map->level = 0;
     }
     map->judged = map->mapped = 0;
+}
+
+/* A view of so many bytes was handed on: is there anybody who keeps it? */
+void zc_map_note_kept(zc_engine *engine, uint32_t slot, size_t bytes, int kept) {
+    zc_conn *conn = zc_conn_live(engine, slot);
+    zc_map_state *map = &conn->map;
+    if (map->policy != ZC_MAP_AUTO) {
+        return;
+    }
+    if (kept) {
+        map->dropped = map->drops = 0;
+        return;
+    }
+    map->dropped += bytes;
+    if (map->dropped < DROPPED) {
+        return;
+    }
+    map->dropped = 0;
+    map->backoff = (uint64_t)BACKOFF_FIRST << (DROPPED_REST + map->drops);
+    if (map->drops < BACKOFF_LEVELS) {
+        map->drops++;
+    }
+    conn->stats.map_not_kept++;
 }
 
 /* So much came by recv. */

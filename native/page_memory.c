@@ -64,7 +64,7 @@ struct zc_memory {
     _Atomic bool exact;
     _Atomic size_t adopted; /* pages */
     size_t borders;
-    size_t origin;
+    size_t origin, used;
     uint8_t *flags; /* of each page; NULL until pages are adopted */
 };
 
@@ -128,6 +128,14 @@ void zc_memory_set_exact(zc_memory *memory, bool exact) { memory->exact = exact;
 bool zc_memory_exact(const zc_memory *memory) { return memory->exact; }
 
 bool zc_memory_has_pages(const zc_memory *memory) { return atomic_load(&memory->adopted) > 0; }
+
+size_t zc_memory_used(const zc_memory *memory) { return memory->used; }
+
+void zc_memory_note_used(zc_memory *memory, size_t end) {
+    if (end > memory->used) {
+        memory->used = end;
+    }
+}
 
 void zc_memory_set_origin(zc_memory *memory, size_t origin) { memory->origin = origin; }
 

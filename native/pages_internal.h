@@ -24,6 +24,8 @@ zc_slice *zc_slice_lease(uint32_t pages);
 char *zc_slice_base(const zc_slice *slice);
 size_t zc_slice_bytes(const zc_slice *slice);
 void zc_slice_hold(zc_slice *slice);
+/* Whether somebody else has a reference, too. */
+bool zc_slice_is_shared(const zc_slice *slice);
 /* Give all but the first pages back, into which nothing may have been mapped.  The only reference's. */
 void zc_slice_trim(zc_slice *slice, uint32_t pages);
 /* The last one: what is mapped will be let go of, and the pages leased again. */
@@ -47,6 +49,10 @@ bool zc_memory_exact(const zc_memory *memory);
 
 /* Whether pages were adopted and are still there. */
 bool zc_memory_has_pages(const zc_memory *memory);
+
+/* Everything before this offset has been received into once: it is warm, a copy costs less than pages. */
+size_t zc_memory_used(const zc_memory *memory);
+void zc_memory_note_used(zc_memory *memory, size_t end);
 
 /* Where in the memory what was received begins: see zc_fill_begin_pages. */
 void zc_memory_set_origin(zc_memory *memory, size_t origin);

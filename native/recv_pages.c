@@ -13,8 +13,15 @@
 #include "pages_internal.h"
 #include "recv_zerocopy.h"
 
-static zc_slice *lease(zc_conn *conn, size_t length) {
-    zc_slice *slice = zc_slice_lease((uint32_t)(length / ZC_PAGE));
+enum { LEASE_MIN = 16 * ZC_PAGE };
+
+/* For *length bytes, or for fewer where the arena is in pieces. */
+static zc_slice *lease(zc_conn *conn, size_t *length) {
+    zc_slice *slice = zc_slice_lease((uint32_t)(*length / ZC_PAGE));
+    while (slice == NULL && *length > LEASE_MIN) {
+        *length = *length / 2 / ZC_PAGE * ZC_PAGE;
+        slice = zc_slice_lease((uint32_t)(*length / ZC_PAGE));
+    }
     conn->stats.map_arena_full += slice == NULL;
     return slice;
 }
@@ -22,15 +29,19 @@ static zc_slice *lease(zc_conn *conn, size_t length) {
 int zc_recv_pages(zc_engine *engine, uint32_t slot, zc_page_run *run) {
     zc_conn *conn = zc_conn_live(engine, slot);
     run->slice = NULL;
-    size_t behind, length = zc_map_wanted(engine, conn, ZC_MAP_STEP, run->more ? conn->map.left : -1, &behind);
-    if (length == 0 || (run->slice = lease(conn, length)) == NULL) {
+    if (run->more && conn->map.left == 0) {
+        return 0;
+    }
+    size_t behind, length = zc_map_wanted(engine, conn, ZC_MAP_STEP, &behind);
+    size_t asked = length;
+    if (length == 0 || (run->slice = lease(conn, &length)) == NULL) {
         return 0;
     }
     zc_map_request ask = {
         .address = zc_slice_base(run->slice),
         .length = length,
         .copybuf = run->copybuf,
-        .copybuf_len = behind,
+        .copybuf_len = length == asked ? behind : 0, /* behind what waits, not in the midst of it */
         .clean = true, /* a leased slice is */
     };
     zc_map_result got;
@@ -59,8 +70,9 @@ typedef struct {
 } attempt;
 
 static bool attempt_map(zc_engine *engine, zc_conn *conn, size_t len, attempt *try) {
-    size_t behind, length = zc_map_wanted(engine, conn, len, -1, &behind);
-    try->slice = length > 0 ? lease(conn, length) : NULL;
+    size_t behind, length = zc_map_wanted(engine, conn, len, &behind);
+    size_t asked = length;
+    try->slice = length > 0 ? lease(conn, &length) : NULL;
     if (try->slice == NULL) {
         return false;
     }
@@ -68,7 +80,7 @@ static bool attempt_map(zc_engine *engine, zc_conn *conn, size_t len, attempt *t
         .address = zc_slice_base(try->slice),
         .length = length,
         .copybuf = try->straggler,
-        .copybuf_len = behind,
+        .copybuf_len = length == asked ? behind : 0,
         .clean = true,
     };
     (void)zc_conn_map(engine, conn, &ask, &try->got);
@@ -182,16 +194,21 @@ static int64_t copy_over_pages(zc_conn *conn, zc_memory *memory, size_t at, size
     return got;
 }
 
-/* For a PageBuffer: [at, at + len) of it.  Like zc_recv. */
+/* For a PageBuffer: [at, at + len) of it.  Like zc_recv.  "auto" maps only into what was never
+ * received into: a buffer that is used again is warm. */
 int64_t zc_recv_memory(zc_engine *engine, uint32_t slot, zc_memory *memory, size_t at, size_t len) {
     zc_conn *conn = zc_conn_live(engine, slot);
-    int64_t count = (int64_t)map_into(engine, conn, memory, at, len);
+    int64_t count = 0;
+    if (conn->map.policy == ZC_MAP_ALWAYS || at >= zc_memory_used(memory)) {
+        count = (int64_t)map_into(engine, conn, memory, at, len);
+    }
     if (count == 0) {
         count = zc_memory_has_pages(memory)
                     ? copy_over_pages(conn, memory, at, len)
                     : zc_conn_recv(conn, zc_memory_base(memory) + at, len);
     }
     if (count > 0) {
+        zc_memory_note_used(memory, at + (size_t)count);
         aim(engine, slot, memory, len - (size_t)count);
         if (conn->ready && !conn->paused) {
             zc_again_push(engine, slot);

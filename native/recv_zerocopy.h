@@ -31,7 +31,7 @@ typedef struct {
 int zc_conn_map(zc_engine *engine, zc_conn *conn, const zc_map_request *ask, zc_map_result *got);
 
 /* map_policy.c */
-size_t zc_map_wanted(zc_engine *engine, zc_conn *conn, size_t room, int waiting, size_t *behind);
+size_t zc_map_wanted(zc_engine *engine, zc_conn *conn, size_t room, size_t *behind);
 void zc_map_judge(zc_conn *conn, const zc_map_result *got);
 
 #endif

@@ -72,7 +72,7 @@ typedef struct {
     uint64_t bytes_received, recv_calls, bytes_filled, fills, wakeups;
     uint64_t bytes_sent, send_calls, send_short, sendfile_bytes, lowat_set;
     uint64_t bytes_mapped, bytes_copybuf, map_calls, map_unmappable, map_backed_off;
-    uint64_t map_arena_full, map_not_moved, map_unsupported;
+    uint64_t map_not_kept, map_arena_full, map_not_moved, map_unsupported;
     uint64_t zerocopy_sends, zerocopy_bytes, zerocopy_completed, zerocopy_copied, zerocopy_notices;
     uint64_t zerocopy_fallback_route, zerocopy_fallback_trial, zerocopy_fallback_limit;
     uint64_t zerocopy_fallback_enobufs, zerocopy_fallback_unsupported;
@@ -168,6 +168,8 @@ typedef struct {
     char *copybuf; /* in: room for ZC_COPYBUF_MAX bytes */
     int more;      /* in: 1 = another run came just now; the size that it left is known */
 } zc_page_run;
+/* After it was handed on: whether the receiver keeps the run's pages. */
+void zc_map_note_kept(zc_engine *engine, uint32_t slot, size_t bytes, int kept);
 int zc_recv_pages(zc_engine *engine, uint32_t slot, zc_page_run *run);
 enum { ZC_COPYBUF_MAX = 4095, ZC_MAP_STEP = 1048576 };
 int64_t zc_recv_memory(zc_engine *engine, uint32_t slot, zc_memory *memory, size_t at, size_t len);

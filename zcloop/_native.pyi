@@ -58,6 +58,7 @@ class ConnStats(CData):  # zc_conn_stats
     map_calls: Final[int]
     map_unmappable: Final[int]
     map_backed_off: Final[int]
+    map_not_kept: Final[int]
     map_arena_full: Final[int]
     map_not_moved: Final[int]
     map_unsupported: Final[int]
@@ -240,6 +241,9 @@ class _Lib:
     def zc_conn_ask_map(self, engine: Engine, slot: int, /) -> int: ...
     def zc_conn_may_map(self, engine: Engine, slot: int, /) -> int: ...
     def zc_conn_map_level(self, engine: Engine, slot: int, /) -> int: ...
+    def zc_map_note_kept(
+        self, engine: Engine, slot: int, bytes: int, kept: int, /
+    ) -> None: ...
     def zc_recv_pages(self, engine: Engine, slot: int, run: CData, /) -> int: ...
     def zc_recv_memory(
         self, engine: Engine, slot: int, memory: CData, at: int, len: int, /

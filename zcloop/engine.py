@@ -133,7 +133,7 @@ class Engine:
         "c",
         "fills",
         "lingering",
-        "maps",
+        "mapping",
         "owners",
         "readers",
         "receive",
@@ -163,8 +163,8 @@ class Engine:
         self.batching = False
         self.receive = receive
         self.arena_bytes = arena_bytes
-        self.maps: bool | None = None
-        """Whether connections may map what they receive; None: nobody wanted it yet."""
+        self.mapping = ""
+        """Whether connections may map what they receive: "on", or why not; "": nobody asked."""
         self.fills = 0
         """How many connections are filling somebody's memory: their copies are large."""
         self.sinks: list[Callable[[bytes], object]] = []

@@ -22,6 +22,7 @@ import uvloop
 from .config import NOT_BUILT, Config
 from .engine import Engine, lib
 from .fast_streams import fast_factory, upgrade_process
+from .mapping import state as mapping_state
 from .pages import page_stats
 from .sendfile import send_file
 from .server import Listener
@@ -341,7 +342,8 @@ class EventLoop(StdlibMethods, WatchMethods, uvloop.Loop):  # type: ignore[misc]
         if engine is None:
             return LoopStats(**arena)
         totals = ConnStats.from_native(engine.totals())
-        return LoopStats(**engine.counters(), totals=totals, **arena)
+        mapping = mapping_state(engine)
+        return LoopStats(**engine.counters(), totals=totals, mapping=mapping, **arena)
 
 
 _KEEP_BLOCKS_TO = 64 * 1024 * 1024

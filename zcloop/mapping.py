@@ -20,9 +20,10 @@ from collections.abc import Hashable
 from typing import Any
 
 from .engine import Engine, ffi, lib
+from .page_memory import PAGE_BYTES
 from .pages import open_arena
 
-__all__ = ["Calibration", "calibration", "enable", "recall", "remember"]
+__all__ = ["Calibration", "calibration", "enable", "recall", "remember", "state"]
 
 _POLICIES = {"copy": lib.ZC_MAP_NEVER, "auto": lib.ZC_MAP_AUTO, "map": lib.ZC_MAP_ALWAYS}
 _MIN_BYTES = 4 * 4096
@@ -69,18 +70,33 @@ def calibration(arena_bytes: int | None = None) -> Calibration:
     if not error:
         error = lib.zc_calibrate_nogil(out)
     if error:
-        return Calibration(error=f"{errno.errorcode.get(-error, error)}, {os.strerror(-error)}")
+        return Calibration(error=_named(-error))
     return Calibration(mapped=out.mapped_ns, fresh=out.fresh_ns, warm=out.warm_ns)
 
 
-def enable(engine: Engine, receive: str, arena_bytes: int | None) -> bool:
-    """Set an engine up for mapping; False where its connections are to copy."""
-    if receive == "copy" or open_arena(arena_bytes):
-        return False
+def enable(engine: Engine, receive: str, arena_bytes: int | None) -> str:
+    """Set an engine up for mapping; "on", or why its connections are to copy."""
+    if receive == "copy":
+        return 'off: receive="copy"'
+    if os.sysconf("SC_PAGE_SIZE") != PAGE_BYTES:
+        return f"off: the native side knows pages of {PAGE_BYTES} bytes only"
+    if error := open_arena(arena_bytes):
+        return f"off: no memory of a TCP socket can be mapped ({_named(error)})"
     if receive == "auto" and not calibration(arena_bytes).pays:
-        return False
+        return f"off: {calibration(arena_bytes)}"
     lib.zc_engine_set_map(engine.c, _POLICIES[receive], _MIN_BYTES)
-    return True
+    return "on"
+
+
+def state(engine: Engine) -> str:
+    """For people: whether an engine maps, and why not."""
+    if error := lib.zc_engine_map_unsupported(engine.c):
+        return f"off: the kernel refuses to map received pages ({_named(error)})"
+    return engine.mapping
+
+
+def _named(error: int) -> str:
+    return f"{errno.errorcode.get(error, error)}, {os.strerror(error)}"
 
 
 def recall(route: Hashable) -> int:

@@ -129,9 +129,9 @@ class ReceiveHalf:
         """There is memory that pages can go to: have the engine map, where that pays."""
         if self._maps is None and self._slot >= 0:
             engine = self._engine
-            if engine.maps is None:
-                engine.maps = enable(engine, engine.receive, engine.arena_bytes)
-            self._maps = engine.maps and self._kind[0] in _MAPPABLE
+            if not engine.mapping:
+                engine.mapping = enable(engine, engine.receive, engine.arena_bytes)
+            self._maps = engine.mapping == "on" and self._kind[0] in _MAPPABLE
             if self._maps:
                 lib.zc_conn_set_map(engine.c, self._slot, recall(self._route_key()))
         return bool(self._maps)
@@ -219,12 +219,13 @@ class ReceiveHalf:
         self._fatal_error(exc, "Fatal read error on socket transport")
 
     def _on_eof(self: _Self) -> None:
-        # Paused by another connection's callback in this batch: resuming reports it again.
-        if not self._paused and self._state is _OPEN and not self._stash:
-            self._context.run(self._receive_eof)
+        # One turn of the loop may read the last bytes and their end.  What data_received() has
+        # scheduled runs in between all the same, as on asyncio: servers start their handlers there.
+        self._loop.call_soon(self._receive_eof, context=self._context)
 
     def _receive_eof(self: _Self) -> None:
-        if self._read_eof:
+        # Paused in the meantime: resuming reports it again.
+        if self._paused or self._state is not _OPEN or self._stash or self._read_eof:
             return
         self._read_eof = True
         if self._loop.get_debug():

@@ -19,7 +19,8 @@ class ConnStats:
     ``bytes_mapped`` came as the kernel's pages, ``bytes_copybuf`` were copied by a
     mapping call behind them.  Of ``map_calls``, ``map_unmappable`` found no page first in
     the queue.  Reasons to copy instead: ``map_backed_off`` counts how often a stream
-    of too few pages was given a rest, ``map_arena_full`` and ``map_unsupported`` what they say.
+    of too few pages was given a rest, ``map_not_kept`` how often a receiver that let go of
+    all views at once was, ``map_arena_full`` and ``map_unsupported`` what they say.
     ``map_not_moved`` counts ranges that were copied from their pages, since they
     couldn't be moved into contiguous memory.
 
@@ -46,6 +47,7 @@ class ConnStats:
     map_calls: int = 0
     map_unmappable: int = 0
     map_backed_off: int = 0
+    map_not_kept: int = 0
     map_arena_full: int = 0
     map_not_moved: int = 0
     map_unsupported: int = 0
@@ -76,7 +78,8 @@ class LoopStats:
     ``events`` what the others found; ``spins`` counts slices of polling before sleeping,
     ``spin_hits`` those that found something and ``spin_misses`` polls that were given up;
     ``connections`` is how many descriptors are watched now, listeners included; ``totals``
-    sums the counters of all connections, those that are gone included.
+    sums the counters of all connections, those that are gone included; ``mapping`` says
+    whether received pages are mapped: "on", "off: " and why, "" if nobody asked for it yet.
     In flight now are ``zerocopy_outstanding`` sends of ``zerocopy_pinned`` bytes, and
     ``zerocopy_lingering`` connections have ended and wait for theirs.
 
@@ -98,6 +101,7 @@ class LoopStats:
     zerocopy_lingering: int = 0
     connections: int = 0
     totals: ConnStats = ConnStats()
+    mapping: str = ""
     arena_bytes: int = 0
     arena_used_bytes: int = 0
     arena_full: int = 0

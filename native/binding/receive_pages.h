@@ -143,6 +143,7 @@ static int zcpy_map(zc_engine *engine, uint32_t slot, PyObject *reader, const zc
             *stage = zcpy_straggler(slot, reader, tables, stragglers, waiting, rest);
         }
         *stage = zcpy_hand_pages(slot, reader, tables, &run, *stage, rest);
+        zc_map_note_kept(engine, slot, run.mapped, zc_slice_is_shared(run.slice));
         zc_slice_release(run.slice); /* a view has its own hold */
         memmove(stragglers, run.copybuf, run.copied);
         waiting = run.copied;

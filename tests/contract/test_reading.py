@@ -1,6 +1,7 @@
 """Receiving: pausing, order, end of file, and sizes."""
 import asyncio
 import hashlib
+import socket
 
 import pytest
 from support import (
@@ -156,6 +157,49 @@ async def test_end_of_file_while_paused_comes_after_the_data(kind, factory):
         assert protocol.data == b"last words"
         assert protocol.calls[-2:] == ["eof_received", "connection_lost"]
         assert protocol.exc is None
+
+
+@both
+async def test_end_of_file_has_a_turn_of_its_own(kind, factory):
+    """The last bytes and the FIN arrive together; what the callback scheduled runs in between."""
+    loop = asyncio.get_running_loop()
+
+    def hook(protocol, name):
+        if name in ("data_received", "buffer_updated"):
+            loop.call_soon(protocol.calls.append, "scheduled")
+
+    async with link(kind, lambda: factory(hook=hook)) as (_, protocol, peer):
+        for _ in range(2):          # what has been busy is also looked at more than once a turn
+            peer.send(b"some")
+            await protocol.received(4)
+            protocol.data.clear()
+            protocol.calls.clear()
+        peer.send(b"last")
+        peer.shutdown(socket.SHUT_WR)
+        await protocol.called("connection_lost")
+        assert protocol.calls[1:] == ["scheduled", "eof_received", "connection_lost"]
+
+
+@both
+async def test_pause_between_the_last_bytes_and_the_end_of_file(kind, factory):
+    """Both have arrived; the pause is obeyed, and resuming tells of the end."""
+    loop = asyncio.get_running_loop()
+
+    def hook(protocol, name):
+        if name in ("data_received", "buffer_updated"):
+            loop.call_soon(protocol.transport.pause_reading)
+
+    async with link(kind, lambda: factory(hook=hook)) as (transport, protocol, peer):
+        peer.send(b"last")
+        peer.shutdown(socket.SHUT_WR)
+        await protocol.received(4)
+        await settle()
+        assert not transport.is_reading()
+        assert "eof_received" not in protocol.calls
+        transport.resume_reading()
+        await protocol.called("connection_lost")
+        assert protocol.calls[-2:] == ["eof_received", "connection_lost"]
+
 
 
 @both

@@ -50,11 +50,12 @@ async def test_urgent_data_among_pages():
     """The urgent byte itself isn't part of the stream (SO_OOBINLINE is off)."""
     async with page_link(Keep) as (_, protocol, peer):
         expected = b""
-        for _ in range(3):
-            await send_pages(peer, DATA[: 8 * PAGE])
+        for turn in range(6):
+            before = DATA[: 8 * PAGE + turn * 100]     # the mark at a page's end, and elsewhere
+            await send_pages(peer, before)
             peer.send(b"!", socket.MSG_OOB)
             await send_pages(peer, DATA)
-            expected += DATA[: 8 * PAGE] + DATA
+            expected += before + DATA
             await protocol.until(len(expected))     # a second mark would turn the first into data
         assert_same(protocol.data(), expected)
 
@@ -79,7 +80,7 @@ async def test_views_that_fill_the_arena(monkeypatch):
                 assert 0 < stats.bytes_mapped <= 2 << 20, stats
                 assert stats.map_arena_full > 0
                 loop = asyncio.get_running_loop().zcloop_stats()
-                assert loop.arena_full == stats.map_arena_full
+                assert loop.arena_full >= stats.map_arena_full
                 assert loop.arena_bytes == 2 << 20
                 kept = bytes(first.parts[0])
                 mapped = stats.bytes_mapped
@@ -313,13 +314,13 @@ RECEIVE = """
         writer.close()
         await writer.wait_closed()
         peer.close()
-        return stats
+        return stats, asyncio.get_running_loop().zcloop_stats().mapping
 
     import asyncio
     for mode in ("map", "auto"):
-        stats = zcloop.run(main(), config=zcloop.Config(receive=mode))
+        stats, mapping = zcloop.run(main(), config=zcloop.Config(receive=mode))
         assert stats.bytes_mapped == 0
-        print(mode, stats.map_calls, stats.map_unsupported)
+        print(mode, stats.map_calls, stats.map_unsupported, mapping)
 """
 
 SYSCALLS = {"x86_64": (55, 9), "aarch64": (209, 222)}      # getsockopt, mmap
@@ -338,15 +339,16 @@ def test_a_kernel_without_the_option(error):
     getsockopt, _ = syscall_numbers()
     out = run_apart(SECCOMP + f"    forbid({getsockopt}, {{1: 6, 2: 35}}, errno.{error})\n"
                     + RECEIVE)
-    # Found out once for each loop, at its first attempt (in "auto" the calibration fails first).
-    assert out.splitlines()[0] == "map 1 1"
-    assert out.splitlines()[1] in ("auto 1 1", "auto 0 0")
+    # Found out once for each loop, at its first attempt.
+    why = f"1 1 off: the kernel refuses to map received pages ({error}, "
+    assert [line.split(" ", 1)[1].startswith(why) for line in out.splitlines()] == [True, True]
 
 
 def test_a_container_that_forbids_the_mapping():
     _, mmap = syscall_numbers()
     out = run_apart(SECCOMP + f"    forbid({mmap}, {{2: 1, 3: 1}}, errno.EPERM)\n" + RECEIVE)
-    assert out.splitlines() == ["map 0 0", "auto 0 0"]
+    why = "0 0 off: no memory of a TCP socket can be mapped (EPERM, Operation not permitted)"
+    assert out.splitlines() == [f"map {why}", f"auto {why}"]
 
 
 async def test_page_memory_over_a_unix_socket_and_after_a_swap():

@@ -85,9 +85,7 @@ async def test_a_plain_sender_is_copied():
 async def test_auto_gives_an_unmappable_stream_a_rest(monkeypatch):
     """And remembers the route: the next connection begins by copying."""
     async with page_link(Keep) as (transport, protocol, peer):
-        transport._engine.receive = "auto"
-        transport._engine.maps = transport._maps = None
-        transport._route()
+        in_auto(transport)
         for _ in range(8):
             await send_plain(peer, DATA)
         await protocol.until(8 * len(DATA))
@@ -98,6 +96,50 @@ async def test_auto_gives_an_unmappable_stream_a_rest(monkeypatch):
         await send_plain(peer, DATA[: 128 * 1024])
         await protocol.until(128 * 1024)
         assert protocol.stats().map_calls == 0
+
+
+def in_auto(transport):
+    transport._engine.receive = "auto"
+    transport._engine.mapping = ""
+    transport._maps = None
+    transport._route()
+
+
+async def test_auto_copies_for_a_receiver_that_keeps_nothing():
+    class Drop(Keep):
+        def pages_received(self, view):
+            self.views += 1
+            self.have += len(view)
+
+        def buffer_updated(self, nbytes):
+            self.have += nbytes
+
+    async with page_link(Drop) as (transport, protocol, peer):
+        in_auto(transport)
+        for _ in range(12):
+            await send_pages(peer, DATA)
+        await protocol.until(12 * len(DATA))
+        stats = protocol.stats()
+        assert stats.map_not_kept >= 1
+        assert stats.bytes_mapped < stats.bytes_received / 2
+    async with page_link(Keep) as (transport, protocol, peer):
+        in_auto(transport)
+        for _ in range(12):
+            await send_pages(peer, DATA)
+        await protocol.until(12 * len(DATA))
+        stats = protocol.stats()
+        assert stats.map_not_kept == 0
+        assert stats.bytes_mapped > 0.9 * stats.bytes_received
+
+
+async def test_auto_copies_into_a_buffer_that_is_used_again():
+    async with page_link(lambda: PageBuffered(64 * PAGE)) as (transport, protocol, peer):
+        transport._engine.receive = "auto"
+        for _ in range(4):
+            await send_pages(peer, DATA)
+        await protocol.received(4 * len(DATA))
+        assert_same(protocol.data, DATA * 4)
+        assert transport.get_extra_info("zcloop").bytes_mapped <= 64 * PAGE
 
 
 class PageBuffered(RecordingBuffered):
