@@ -82,13 +82,21 @@ static bool has(socklen_t known, size_t end_of_field) { return known >= end_of_f
     has(known, offsetof(struct zerocopy_receive, field) +                                          \
                    sizeof(((struct zerocopy_receive *)0)->field))
 
-/* The option is missing, or forbidden: no connection of this engine will do better. */
 static int refuse(zc_engine *engine, zc_conn *conn, int error) {
-    if (error == -ENOPROTOOPT || error == -EOPNOTSUPP || error == -EPERM || error == -ENOSYS ||
-        error == -EACCES || error == -EINVAL) {
+    switch (-error) {
+    case ENOPROTOOPT: /* the option is missing, or forbidden: no connection will do better */
+    case ENOSYS:
+    case EPERM:
+    case EACCES:
         engine->map.unsupported = -error;
+        /* fall through */
+    case EOPNOTSUPP: /* this kind of socket can't: MPTCP */
+    case EINVAL:
         conn->map.policy = ZC_MAP_NEVER;
         conn->stats.map_unsupported++;
+        break;
+    default: /* recv will say it, too */
+        break;
     }
     return 0;
 }

@@ -22,6 +22,7 @@ MAX_BUSY_POLL_US = 1000
 MIN_LINGER_S = 0.001
 MAX_LINGER_S = 86400
 MIN_ARENA_BYTES = 2 * 1024 * 1024
+MAX_ARENA_BYTES = 1 << 46  # all of a process's addresses, and half of that on some machines
 
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
@@ -80,7 +81,7 @@ class Config:
         _one_of("friends", self.friends, SWITCHES)
         _bytes("zerocopy_threshold", self.zerocopy_threshold, 1)
         _seconds("zerocopy_linger", self.zerocopy_linger)
-        _bytes("arena_bytes", self.arena_bytes, MIN_ARENA_BYTES)
+        _bytes("arena_bytes", self.arena_bytes, MIN_ARENA_BYTES, MAX_ARENA_BYTES)
         _flag("fast_streams", self.fast_streams)
         _flag("tune_malloc", self.tune_malloc)
         poll = self.busy_poll
@@ -122,11 +123,17 @@ def _one_of(name: str, value: object, valid: tuple[str, ...]) -> None:
         raise ValueError(f"{name}={value!r}: valid are {', '.join(map(repr, valid))}")
 
 
-def _bytes(name: str, value: object, least: int) -> None:
+def _bytes(name: str, value: object, least: int, most: int | None = None) -> None:
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name}={value!r}: valid are None or a number of bytes from {least} on")
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int)
+        or value < least
+        or (most is not None and value > most)
+    ):
+        bounds = f"from {least} on" if most is None else f"from {least} to {most}"
+        raise ValueError(f"{name}={value!r}: valid are None or a number of bytes {bounds}")
 
 
 def _seconds(name: str, value: object) -> None:

@@ -621,7 +621,7 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
                 return None
             try:
                 memory = PageMemory(n + PAGE_BYTES)
-            except MemoryError:
+            except (MemoryError, OverflowError):
                 return None
             if await self._fill_up(transport, memory, n):
                 return filled_view(memory, n)

@@ -49,6 +49,7 @@ __all__ = ["ReceiveHalf", "wants_buffers"]
 _CHARS = ffi.typeof("char[]")
 _from_buffer = ffi.from_buffer
 _MAPPABLE = (int(socket.AF_INET), int(socket.AF_INET6))
+_TCP = (0, int(socket.IPPROTO_TCP))
 _LOWAT_MAX = 2**31 - 1
 _OPEN = ConnState.OPEN
 _SHAPE_SIZE_HINT = 256 * 1024
@@ -131,7 +132,9 @@ class ReceiveHalf:
             engine = self._engine
             if not engine.mapping:
                 engine.mapping = enable(engine, engine.receive, engine.arena_bytes)
-            self._maps = engine.mapping == "on" and self._kind[0] in _MAPPABLE
+            self._maps = (
+                engine.mapping == "on" and self._kind[0] in _MAPPABLE and self._kind[2] in _TCP
+            )
             if self._maps:
                 lib.zc_conn_set_map(engine.c, self._slot, recall(self._route_key()))
         return bool(self._maps)

@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from .page_memory import put_bytes
 from .receive import wants_buffers
 from .send import _own
 
@@ -169,7 +170,11 @@ class TlsProtocol(_SSLProtocol):  # type: ignore[misc]
                 raise RuntimeError("get_buffer() returned an empty buffer")
             try:
                 while incoming.pending or sslobj.pending():
-                    count = sslobj.read(len(view) - end, view[end:])
+                    if view.readonly:  # a PageBuffer; put_bytes complains about all others
+                        chunk = sslobj.read(len(view) - end)
+                        count = put_bytes(view[end:], chunk) if chunk else 0
+                    else:
+                        count = sslobj.read(len(view) - end, view[end:])
                     if not count:
                         break
                     end += count

@@ -193,3 +193,28 @@ async def test_the_protocol_changes_its_kind(tls):
         client.transport.write(b"last")
         await server.received(9)
         assert_same(server.data, b"firstlast")
+
+
+@pytest.mark.loops("zcloop", "zcloop-debug")
+async def test_a_page_buffer_takes_what_was_decrypted(tls):
+    """Python can't write to it: the bytes are copied there."""
+    import zcloop
+    memory = zcloop.PageBuffer(100_000)
+
+    class Fill(RecordingBuffered):
+        def get_buffer(self, sizehint):
+            return memoryview(memory)[len(self.data):] if len(self.data) < 100_000 else bytearray(1)
+
+        def buffer_updated(self, nbytes):
+            at = len(self.data)
+            self.data += memoryview(memory)[at:at + nbytes]
+            self.note("buffer_updated")
+
+    async with two_ends(*tls) as (server, client):
+        filling = Fill()
+        filling.transport = server.transport
+        server.transport.set_protocol(filling)
+        client.transport.write(pattern(100_000))
+        await filling.received(100_000)
+        assert_same(memory, pattern(100_000))
+        server.transport.set_protocol(server)

@@ -351,6 +351,54 @@ def test_a_container_that_forbids_the_mapping():
     assert out.splitlines() == [f"map {why}", f"auto {why}"]
 
 
+async def test_an_mptcp_connection_copies_and_the_others_map():
+    try:
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)   # IPPROTO_MPTCP
+    except OSError as exc:
+        pytest.skip(f"this kernel has no MPTCP: {exc}")
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    loop = asyncio.get_running_loop()
+    made = []
+
+    def make():
+        made.append(Keep())
+        return made[-1]
+
+    server = await loop.create_server(make, sock=listener)
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262) as peer:
+        peer.connect(server.sockets[0].getsockname())
+        await send_plain(peer, DATA)
+        await poll(lambda: made and made[0].have == len(DATA))
+        assert_same(made[0].data(), DATA)
+        assert made[0].stats().bytes_mapped == 0
+        made[0].transport.abort()
+        await poll(lambda: made[0].ended)
+    server.close()
+    async with page_link(Keep) as (_, protocol, peer):
+        await send_pages(peer, DATA)
+        await protocol.until(len(DATA))
+        assert protocol.stats().bytes_mapped > 0.9 * len(DATA)
+    assert loop.zcloop_stats().mapping == "on"
+
+
+async def test_a_view_of_more_than_any_memory():
+    """No memory for it: what comes is read as `readexactly` reads it."""
+    made = asyncio.get_running_loop().create_future()
+    server = await asyncio.start_server(lambda r, w: made.set_result((r, w)), "127.0.0.1", 0)
+    peer = socket.create_connection(server.sockets[0].getsockname())
+    reader, writer = await made
+    server.close()
+    peer.sendall(DATA[:1000])
+    peer.shutdown(socket.SHUT_WR)
+    with pytest.raises(asyncio.IncompleteReadError) as caught:
+        await reader.readview(2**63 - 1)
+    assert caught.value.partial == DATA[:1000]
+    peer.close()
+    writer.close()
+    await writer.wait_closed()
+
+
 async def test_page_memory_over_a_unix_socket_and_after_a_swap():
     """A socket that can't be mapped fills a PageBuffer all the same."""
     memory = zcloop.PageBuffer(len(DATA))
