@@ -26,7 +26,7 @@ from checking_peer import HEADER, MAX_PIECE, READ, RESET, STALL, stream
 import zcloop
 
 KINDS = ("bytes", "bytes", "kept", "view", "mutable", "lines", "zerocopy", "zerocopy", "waited")
-ENDINGS = {"close": 7, "cancel": 3, "resume": 3, "abort": 3, "reset": 3, "linger": 1}
+ENDINGS = {"close": 7, "cancel": 3, "resume": 3, "abort": 3, "reset": 3}
 LINGER = 0.2
 LEAST = 16 << 10
 """Bytes from which zcloop is told to go without a copy."""
@@ -52,9 +52,9 @@ class Plan:
         return sum(size for _, size in self.steps)
 
 
-def plans(seed, count, budget, endings):
+def plans(seed, keys, budget, endings):
     """Sizes are spread evenly over their logarithm; the budget ends the large ones."""
-    for key in range(1, count + 1):
+    for key in keys:
         rng = random.Random(f"{seed}/{key}")
         ending = rng.choices(list(endings), endings.values())[0]
         steps = []
@@ -134,8 +134,9 @@ class Run:
         pipe = subprocess.PIPE
         with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as self.peer:
             self.ports = json.loads(self.peer.stdout.readline())
-            stats = zcloop.run(self.main(), config=zcloop.Config(
-                send=self.options.send, zerocopy_threshold=LEAST, zerocopy_linger=LINGER))
+            stats = self.run(self.main(), linger=3600)
+            self.run(self.expire(), linger=LINGER)
+            self.run(self.leave_some(), linger=3600)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ResourceWarning)    # of those left open on purpose
                 gc.collect()
@@ -145,17 +146,30 @@ class Run:
             del churn
         return self.report(stats)
 
+    def run(self, coro, linger):
+        config = zcloop.Config(
+            send=self.options.send, zerocopy_threshold=LEAST, zerocopy_linger=linger)
+        return zcloop.run(coro, config=config)
+
     async def main(self):
-        endings = dict(ENDINGS)
-        if self.options.send in ("auto", "copy"):
-            del endings["linger"]       # where the kernel copies, nothing of ours is under way
-        budget = self.options.mib << 20
-        chosen = list(plans(self.options.seed, self.options.connections, budget, endings))
+        """All endings that need not wait for a time."""
+        count, budget = self.options.connections, self.options.mib << 20
+        chosen = list(plans(self.options.seed, range(1, count + 1), budget, ENDINGS))
         await asyncio.gather(*(Connection(self, plan).main() for plan in chosen))
-        stats = asyncio.get_running_loop().zcloop_stats()
-        for key in range(len(chosen) + 1, len(chosen) + 9):
+        stats = asyncio.get_running_loop().zcloop_stats
+        await turn_until(lambda: not stats().zerocopy_outstanding)      # of those long closed
+        return stats()
+
+    async def expire(self):
+        """Peers that never read on; only what is under way without a copy is given up by itself."""
+        if self.options.send == "zerocopy":
+            keys = range(1_000_001, 1_000_011)
+            chosen = list(plans(self.options.seed, keys, 8 << 20, {"linger": 1}))
+            await asyncio.gather(*(Connection(self, plan).main() for plan in chosen))
+
+    async def leave_some(self):
+        for key in range(2_000_001, 2_000_009):
             await self.leave(key)
-        return stats
 
     async def leave(self, key):
         """A connection that nobody ends: the loop is closed with its sends under way."""
@@ -208,7 +222,7 @@ class Connection:
         await self.open()
         ends_after = plan.rng.randint(1, len(plan.steps)) if plan.ending == "abort" else None
         for number, (kind, size) in enumerate(plan.steps, 1):
-            if self.protocol.lost.done():
+            if self.transport.is_closing():     # the peer may have gone
                 break
             self.write(kind, size)
             if number == ends_after:
@@ -303,8 +317,9 @@ class Connection:
     def none_ended_early(self):
         """The peer has not taken the end of these buffers: the kernel can't have let go."""
         counters = dataclasses.asdict(self.transport.get_extra_info("zcloop"))
-        if any(n for name, n in counters.items() if name.startswith("zerocopy_fallback")):
-            return                          # some were copied, and free at once
+        copied = sum(n for name, n in counters.items() if name.startswith("zerocopy_fallback"))
+        if copied or self.run.options.send == "copy":
+            return                          # then they were free at once
         for buffer, future, end in self.lent:
             if end > self.plan.limit + HELD_BY_KERNELS and len(buffer) > LEAST:
                 self.run.check(not future.done() and not released(buffer), self.plan,
