@@ -16,7 +16,7 @@ import pytest
 from benchmarks import namespaces
 
 HERE = Path(__file__).parent
-MIB = 128
+MIB = 32
 
 
 def transfer(mode, size, header=0, places=None):
@@ -36,6 +36,7 @@ def transfer(mode, size, header=0, places=None):
     sent = json.loads(sender.stdout)
     assert got["hash"] == sent["hash"]
     assert got["received"] == sent["stats"]["bytes_sent"]
+    print(f"{mode}, {size} bytes: {got['mapped'] / got['received']:.2%} mapped")
     return got["mapped"] / got["received"], sent["stats"]
 
 
