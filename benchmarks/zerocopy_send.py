@@ -39,8 +39,8 @@ from .sides import Side
 from .targets import Target
 
 
-def _zcloop(mode: str) -> Side:
-    return Side(mode, "zcloop:new_event_loop", {"ZCLOOP_SEND": mode})
+def _zcloop(mode: str, **more: str) -> Side:
+    return Side(mode, "zcloop:new_event_loop", {"ZCLOOP_SEND": mode} | more)
 
 
 SIDES = {
@@ -49,7 +49,9 @@ SIDES = {
         Side("uvloop", "uvloop:new_event_loop"),
         _zcloop("copy"),
         _zcloop("auto"),
-        _zcloop("zerocopy"),
+        # Forced: also below the size from which zcloop does it by itself.
+        _zcloop("zerocopy", ZCLOOP_ZEROCOPY_THRESHOLD="32768"),
+        _zcloop("pages"),
         Side("c-zerocopy", "", program=("czerocopy",)),
         Side("c-copy", "", program=("czerocopy", "copy")),
     )
@@ -81,9 +83,9 @@ def _latency(name: str, size: int) -> Case:
     )
 
 
-_VETH_SIDES = ("c-zerocopy", "zerocopy", "c-copy", "copy", "auto")
+_VETH_SIDES = ("c-zerocopy", "zerocopy", "pages", "c-copy", "copy", "auto")
 CASES = (
-    _bulk("loopback", "1m", MIB, "source", ("copy", "auto", "zerocopy", "uvloop")),
+    _bulk("loopback", "1m", MIB, "source", ("copy", "auto", "zerocopy", "pages", "uvloop")),
     _bulk("veth", "64k", 64 << 10, "discard", _VETH_SIDES),
     _bulk("veth", "1m", MIB, "discard", _VETH_SIDES),
     _latency("256k", 256 << 10),

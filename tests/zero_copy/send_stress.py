@@ -162,7 +162,7 @@ class Run:
 
     async def expire(self):
         """Peers that never read on; only what is under way without a copy is given up by itself."""
-        if self.options.send == "zerocopy":
+        if self.options.send in ("zerocopy", "pages"):
             keys = range(1_000_001, 1_000_011)
             chosen = list(plans(self.options.seed, keys, 8 << 20, {"linger": 1}))
             await asyncio.gather(*(Connection(self, plan).main() for plan in chosen))

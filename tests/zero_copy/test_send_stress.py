@@ -15,13 +15,13 @@ The suite takes one seed for each mode, some seconds. More, for hours if need be
 
 A failure prints its seed; `python tests/zero_copy/send_stress.py --seed N` runs that one alone.
 
-Under AddressSanitizer: build the extension with it into a folder of its own, and preload its
+Under AddressSanitizer: build the extension with it in an environment of its own, and preload its
 library. Python's own leaks are not the matter; free() overwrites through max_free_fill_size.
 
-    pip install --target build/asan --no-deps -C cmake.define.ZCLOOP_SANITIZE=ON .
-    LD_PRELOAD=$(gcc -print-file-name=libasan.so):$(gcc -print-file-name=libubsan.so) \\
-    ASAN_OPTIONS=detect_leaks=0:max_free_fill_size=16777216:free_fill_byte=238 \\
-    PYTHONMALLOC=malloc PYTHONPATH=build/asan python tests/zero_copy/send_stress.py --seed 1
+    python -m venv build/asan && build/asan/bin/pip install -C cmake.define.ZCLOOP_SANITIZE=ON .
+    export LD_PRELOAD=$(gcc -print-file-name=libasan.so):$(gcc -print-file-name=libubsan.so)
+    export ASAN_OPTIONS=detect_leaks=0:max_free_fill_size=16777216:free_fill_byte=238
+    PYTHONMALLOC=malloc build/asan/bin/python tests/zero_copy/send_stress.py --seed 1
 """
 import json
 import os
@@ -49,7 +49,7 @@ def seeds():
     return range(int(first), int(last or first) + 1)
 
 
-@pytest.mark.parametrize("mode", ["zerocopy", "auto", "copy"])
+@pytest.mark.parametrize("mode", ["zerocopy", "pages", "auto", "copy"])
 @pytest.mark.parametrize("seed", seeds())
 def test_every_byte_arrives_and_nothing_is_held(seed, mode):
     command = [sys.executable, str(HERE / "send_stress.py"), "--seed", str(seed), "--mib", MIB,
