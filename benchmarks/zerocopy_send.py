@@ -125,7 +125,7 @@ def counts(sample: dict[str, Any]) -> Counts | None:
     ended = sample.get("server_exit", {})
     found = ended.get("zerocopy")
     if found is None:
-        stats = ended.get("stats", {})
+        stats = ended.get("stats", {}).get("totals", {})
         found = {
             "sends": stats.get("zerocopy_sends", 0),
             "notifications": stats.get("zerocopy_notices", 0),

@@ -191,6 +191,7 @@ class Run:
 
     def report(self, stats):
         counted = dataclasses.asdict(stats)
+        counted |= counted.pop("totals")
         for name in ("zerocopy_outstanding", "zerocopy_pinned"):
             if counted[name]:
                 self.problems.append(f"{name} is {counted[name]} after the last connection")
