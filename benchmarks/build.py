@@ -12,7 +12,8 @@ NATIVE = Path(__file__).parent / "native"
 REFERENCE = NATIVE / "reference"
 BUILD = Path(__file__).parent / ".build"
 FLAGS = ["-std=c11", "-O2", "-g", "-Wall", "-Wextra", "-Werror"]
-C_SERVER = "cecho.c"
+C_SERVERS = {"cecho": ("cecho.c",), "czerocopy": ("czerocopy.c", "pattern.c")}
+"""The sources of each; the file of the same name is no part of the load generator."""
 
 
 class BuildError(Exception):
@@ -44,12 +45,12 @@ def _compile(name: str, sources: list[Path], *flags: str) -> Path:
 
 
 def loadgen() -> Path:
-    sources = sorted(p for p in NATIVE.glob("*.c") if p.name != C_SERVER)
+    sources = sorted(p for p in NATIVE.glob("*.c") if p.stem not in C_SERVERS)
     return _compile("loadgen", sources)
 
 
-def c_server() -> Path:
-    return _compile("cecho", [NATIVE / C_SERVER])
+def c_server(name: str) -> Path:
+    return _compile(name, [NATIVE / source for source in C_SERVERS[name]])
 
 
 def reference() -> Path:

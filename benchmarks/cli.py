@@ -106,7 +106,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         sides = {name: parse_side(name) for case in cases for name in case.sides}
         build.loadgen()
-        build.c_server()
+        build.c_server("cecho")
     except (ValueError, build.BuildError) as error:
         print(error, file=sys.stderr)
         return 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,8 +81,8 @@ def _columns(case: Case) -> list[_Column]:
     return columns
 
 
-def case_table(result: Result) -> Table:
-    """Absolute figures, then ratios to uvloop."""
+def case_table(result: Result, base_side: str = BASE) -> Table:
+    """Absolute figures, then ratios to `base_side`."""
     case = result.case
     columns = _columns(case)
     compared = [column for column in columns if column.compared]
@@ -90,8 +91,8 @@ def case_table(result: Result) -> Table:
     for column in columns:
         table.add_column(column.heading, justify="right")
     for column in compared:
-        table.add_column(f"{column.metric} ×{BASE}", justify="right")
-    base = result.samples.get(BASE)
+        table.add_column(f"{column.metric} ×{base_side}", justify="right")
+    base = result.samples.get(base_side)
     for name, samples in result.samples.items():
         cells = [
             _cell(absolute(case, samples, column.metric), column.scale, column.spread)
@@ -131,7 +132,7 @@ def notes(result: Result, absent: dict[str, str]) -> list[str]:
 
 def _verdict(target: Target, result: Result) -> tuple[str, str, bool | None]:
     """(measured, verdict, met); None where there is nothing to judge."""
-    samples, base = result.samples.get(target.side), result.samples.get(BASE)
+    samples, base = result.samples.get(target.side), result.samples.get(target.base)
     figure = ratio(result.case, samples, base, target.metric) if samples and base else None
     if figure is None:
         return "-", "not measured", None
@@ -144,14 +145,16 @@ def _verdict(target: Target, result: Result) -> tuple[str, str, bool | None]:
     return measured, verdict, False
 
 
-def gate_table(results: list[Result]) -> tuple[Table, int]:
+def gate_table(
+    results: list[Result], targets: Sequence[Target] = TARGETS
+) -> tuple[Table, int]:
     """The targets against the results, and how many of them are missed or not measured."""
     table = Table(title="targets", title_justify="left", title_style="bold", box=SIMPLE)
-    for heading in ("case", "side", "metric", "target", f"ratio to {BASE}", "verdict"):
+    for heading in ("case", "side", "metric", "target", "ratio to", "ratio", "verdict"):
         table.add_column(heading, no_wrap=heading != "verdict")
     known = {result.case.id: result for result in results}
     failed = 0
-    for target in TARGETS:
+    for target in targets:
         bound = f"{target.relation} {target.bound:.2f}"
         if target.case in known:
             measured, verdict, met = _verdict(target, known[target.case])
@@ -159,7 +162,9 @@ def gate_table(results: list[Result]) -> tuple[Table, int]:
             measured, verdict, met = "-", "not measured", None
         failed += not met
         verdict += f" ({target.note})" if target.note else ""
-        table.add_row(target.case, target.side, target.metric, bound, measured, verdict)
+        table.add_row(
+            *(target.case, target.side, target.metric, bound, target.base, measured, verdict)
+        )
     return table, failed
 
 

@@ -32,6 +32,19 @@ LATE_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where the two processes run: the commands that put them there (and then become them), and the
+    server's IPv4 address, which servers that can be elsewhere read from BENCH_HOST."""
+
+    host: str = "127.0.0.1"
+    server: tuple[str, ...] = ()
+    client: tuple[str, ...] = ()
+
+
+LOOPBACK = Place()
+
+
+@dataclass(frozen=True)
 class Setting:
     """How samples are taken. `cpus`: the server's and the load generator's; None: the scheduler's
     choice."""
@@ -39,12 +52,15 @@ class Setting:
     seconds: float
     warmup: float
     cpus: tuple[int, int] | None
+    place: Place = LOOPBACK
 
 
-def server_command(case: Case, side: Side) -> list[str]:
+def server_command(case: Case, side: Side, place: Place = LOOPBACK) -> list[str]:
     if not side.factory:
-        return [str(build.c_server())]
+        name, *arguments = side.program
+        return [*place.server, str(build.c_server(name)), str(case.size), *arguments]
     return [
+        *place.server,
         *(sys.executable, "-P", "-c", _BOOT, str(ROOT)),
         *("--loop", side.factory, "--kind", case.kind, "--size", str(case.size)),
         *case.server_args,
@@ -52,7 +68,8 @@ def server_command(case: Case, side: Side) -> list[str]:
 
 
 def load_command(case: Case, setting: Setting, port: int, pid: int) -> list[str]:
-    command = [str(build.loadgen()), *case.load, "--port", str(port), "--pid", str(pid)]
+    command = [*setting.place.client, str(build.loadgen()), *case.load]
+    command += ["--host", setting.place.host, "--port", str(port), "--pid", str(pid)]
     if not case.fixed_work:
         command += ["--seconds", str(setting.seconds), "--warmup", str(setting.warmup)]
     return command
@@ -127,14 +144,14 @@ def take(case: Case, side: Side, setting: Setting, data_file: Path | None = None
         The load generator's record (see native/meter.c) with the server's under ``server_exit``, or
         with an ``error`` that says what went wrong. Server output on stderr is under ``stderr``.
     """
-    env = {**os.environ, **dict(case.env), **side.env}
+    env = {**os.environ, **dict(case.env), **side.env, "BENCH_HOST": setting.place.host}
     if data_file is not None:
         env["BENCH_FILE"] = str(data_file)
     cpus = setting.cpus if case.pinned and setting.cpus else (None, None)
     with tempfile.TemporaryFile("w+") as errors:
         with _children_on(cpus[0]):
             server = subprocess.Popen(
-                server_command(case, side),
+                server_command(case, side, setting.place),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

@@ -12,11 +12,14 @@ BASE = "uvloop"
 
 @dataclass(frozen=True)
 class Side:
-    """`factory` is as `benchmarks.servers.main.loop_factory` reads it; empty: the bare C server."""
+    """`factory` is as `benchmarks.servers.main.loop_factory` reads it; empty: a bare C server, of
+    which `program` is the name that `benchmarks.build` knows it by, and its arguments after the
+    size."""
 
     name: str
     factory: str
     env: dict[str, str] = field(default_factory=dict)
+    program: tuple[str, ...] = ()
 
 
 SIDES = {
@@ -29,7 +32,7 @@ SIDES = {
         Side("aiofastnet", "aiofastnet:loop_factory(uvloop:new_event_loop)"),
         Side("zcloop", "zcloop:new_event_loop"),
         Side("zcloop:nopoll", "zcloop:new_event_loop", {"ZCLOOP_BUSY_POLL": "off"}),
-        Side("c-epoll", ""),
+        Side("c-epoll", "", program=("cecho",)),
     )
 }
 

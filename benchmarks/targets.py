@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .sides import BASE
+
 
 @dataclass(frozen=True)
 class Target:
-    """`side`'s `metric` divided by uvloop's is to be at least (or at most) `bound`."""
+    """`side`'s `metric` divided by that of `base` is to be at least (or at most) `bound`."""
 
     case: str
     metric: str
@@ -15,6 +17,7 @@ class Target:
     bound: float
     side: str = "zcloop"
     note: str = ""
+    base: str = BASE
 
     def met(self, ratio: float) -> bool:
         return ratio >= self.bound if self.relation == ">=" else ratio <= self.bound

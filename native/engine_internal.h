@@ -81,6 +81,7 @@ typedef struct {
     int zerocopy_fd;              /* the table's own descriptor of the socket */
     uint32_t enobufs_pause;       /* sends to copy before the next attempt */
     uint8_t enobufs_row;          /* refusals in a row */
+    bool whole_pages;             /* send so that a receiver on this host can map it */
     bool completions_told;        /* ZC_COMPLETED was reported, the queue not read since */
     zc_conn_stats stats;
 } zc_conn;

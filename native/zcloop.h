@@ -230,6 +230,8 @@ void zc_pages_counters(zc_pages_stats *out);
  * open: `token` (not 0) names it until zc_zerocopy_seal says that no more of it will follow,
  * and is given back by zc_zerocopy_take when the kernel has let go of all of it. */
 int zc_zerocopy_prepare(zc_engine *engine, uint32_t slot); /* 0, or -errno: not this socket */
+/* From here on in pieces that a receiver on this host can map. */
+int zc_zerocopy_whole_pages(zc_engine *engine, uint32_t slot);
 int64_t zc_send_zerocopy(zc_engine *engine, uint32_t slot, const char *buf, size_t len,
                          uint64_t token);
 uint64_t zc_zerocopy_open(const zc_engine *engine, uint32_t slot); /* its token, 0: none is */

@@ -28,7 +28,7 @@ def test_frozen_and_hashable():
 
 
 @pytest.mark.parametrize("field, values", [
-    ("receive", ["auto", "copy", "map"]), ("send", ["auto", "copy", "zerocopy"]),
+    ("receive", ["auto", "copy", "map"]), ("send", ["auto", "copy", "zerocopy", "pages"]),
     ("friends", ["off", "on"]), ("busy_poll", ["auto", "off", 1, 50, 1000]),
     ("fast_streams", [True, False]), ("tune_malloc", [True, False]),
     ("zerocopy_threshold", [None, 1, 65536]), ("arena_bytes", [None, 1 << 26]),
@@ -40,7 +40,7 @@ def test_valid_values(field, values):
 
 @pytest.mark.parametrize("field, value, valid", [
     ("receive", "zerocopy", ["auto", "copy", "map"]), ("receive", None, ["auto", "copy", "map"]),
-    ("receive", "MAP", ["map"]), ("send", "map", ["auto", "copy", "zerocopy"]),
+    ("receive", "MAP", ["map"]), ("send", "map", ["auto", "copy", "zerocopy", "pages"]),
     ("friends", True, ["off", "on"]), ("busy_poll", "on", ["auto", "off", "microseconds"]),
     ("busy_poll", 0, ["microseconds"]), ("busy_poll", -5, ["microseconds"]),
     ("busy_poll", 1e3, ["microseconds"]), ("busy_poll", True, ["microseconds"]),

@@ -10,7 +10,7 @@ from typing import Any, Literal
 __all__ = ["Config"]
 
 RECEIVE_MODES = ("auto", "copy", "map")
-SEND_MODES = ("auto", "copy", "zerocopy")
+SEND_MODES = ("auto", "copy", "zerocopy", "pages")
 SWITCHES = ("off", "on")
 NOT_BUILT: dict[str, tuple[str, ...]] = {
     "friends": ("on",),
@@ -42,8 +42,11 @@ class Config:
     send
         ``"auto"`` sends large immutable data without a copy where the kernel can,
         ``"zerocopy"`` also where the kernel copies after all, ``"copy"`` never.
+        ``"pages"`` is ``"zerocopy"`` in pieces that a receiver on the same host can map
+        (loopback, or another network namespace).
     zerocopy_threshold
-        Bytes from which a write may go without a copy; ``None``: 128 KiB.
+        Bytes from which a write may go without a copy; ``None``: 128 KiB, and 32 KiB with
+        ``send="pages"``.
     zerocopy_linger
         Seconds for which a closed connection with such sends in flight waits for a peer that
         takes nothing, before it is reset.
@@ -66,7 +69,7 @@ class Config:
     """
 
     receive: Literal["auto", "copy", "map"] = "auto"
-    send: Literal["auto", "copy", "zerocopy"] = "auto"
+    send: Literal["auto", "copy", "zerocopy", "pages"] = "auto"
     zerocopy_threshold: int | None = None
     zerocopy_linger: float = 30.0
     friends: Literal["off", "on"] = "off"

@@ -31,7 +31,7 @@ from .stdlib import StdlibMethods
 from .tls import TlsProtocol, start_tls
 from .transport import StreamTransport
 from .watch import WatchMethods
-from .zerocopy import DEFAULT_THRESHOLD, NEVER
+from .zerocopy import threshold
 
 __all__ = ["EventLoop"]
 
@@ -61,11 +61,7 @@ class EventLoop(StdlibMethods, WatchMethods, uvloop.Loop):  # type: ignore[misc]
     def __init__(self, config: Config | None = None) -> None:
         super().__init__()
         self._engine: Engine | None = None
-        self._zerocopy_min = (
-            NEVER
-            if self._config.send == "copy"
-            else self._config.zerocopy_threshold or DEFAULT_THRESHOLD
-        )
+        self._zerocopy_min = threshold(self._config)
         self._listeners: dict[int, Listener] = {}
         self._transports_by_fd: dict[int, StreamTransport] = {}
         self._watched: tuple[dict[int, asyncio.Handle], dict[int, asyncio.Handle]] = ({}, {})

@@ -415,8 +415,10 @@ class SendHalf:
         """Whether a write that is large enough may go without a copy; counts why not."""
         zerocopy = self._zerocopy
         if zerocopy is None:
-            forced = self._loop._config.send == "zerocopy"
-            zerocopy = self._zerocopy = ZeroCopy(self._route_key(), forced)
+            mode = self._loop._config.send
+            if mode == "pages":
+                lib.zc_zerocopy_whole_pages(self._c, self._slot)
+            zerocopy = self._zerocopy = ZeroCopy(self._route_key(), mode in ("zerocopy", "pages"))
         reason = zerocopy.hindrance()
         if not reason and lib.zc_zerocopy_prepare(self._c, self._slot):
             reason = lib.ZC_FALLBACK_UNSUPPORTED

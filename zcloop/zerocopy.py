@@ -23,13 +23,18 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-__all__ = ["DEFAULT_THRESHOLD", "NEVER", "Flight", "ZeroCopy", "fixed"]
+    from .config import Config
+
+__all__ = ["NEVER", "Flight", "ZeroCopy", "fixed", "threshold"]
 
 DEFAULT_THRESHOLD = 128 * 1024
 """Bytes from which a write may go without a copy.
 
 Pinning, its completion and the wake-up for it cost some microseconds, which is what copying
 64 KiB costs; and a write above 128 KiB comes from malloc's mmap, whose pages are whole."""
+
+PAGES_THRESHOLD = 32 * 1024
+"""The same for ``send="pages"``: below it a receiver gains nothing by mapping."""
 
 NEVER = 1 << 62
 """A threshold that no write reaches."""
@@ -51,6 +56,14 @@ def fixed(data: Any) -> TypeGuard[bytes | memoryview]:
         and type(data.obj) is bytes
         and data.c_contiguous
     )
+
+
+def threshold(config: Config) -> int:
+    """Bytes from which a loop's writes may go without a copy."""
+    if config.send == "copy":
+        return NEVER
+    default = PAGES_THRESHOLD if config.send == "pages" else DEFAULT_THRESHOLD
+    return config.zerocopy_threshold or default
 
 
 @final

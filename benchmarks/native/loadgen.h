@@ -33,8 +33,10 @@ struct options {
     double seconds;        /* of the measured phase; 0: bounded by count only */
     uint64_t count;        /* units in the measured phase; 0: bounded by seconds only */
     uint64_t interval_us;  /* echo: wait between an answer and the next request */
-    uint64_t period;       /* source, transfer: the sender's pattern repeats after this many bytes */
-    uint64_t transfer;     /* transfer: bytes per request */
+    uint64_t period;       /* source, discard, transfer, mixed: the sender's pattern repeats after
+                              this many bytes */
+    uint64_t transfer;     /* transfer: bytes per request; mixed: bytes of each bulk piece */
+    unsigned every;        /* mixed: answers between two bulk pieces */
 };
 
 /* histogram.c: log-linear, 64 buckets per power of two, so a value is known within 1.6 %. */
@@ -98,6 +100,8 @@ struct epoll_event;
 /* Dies when nothing happens for STALL_NS. */
 int epoll_next(int epoll, struct epoll_event *events, int room);
 void *allocate(size_t count, size_t size);
+
+/* pattern.c */
 /* out[i] = pattern[(i % period) % PATTERN_PERIOD] */
 void pattern_fill(unsigned char *out, size_t n, uint64_t period);
 void lines_fill(unsigned char *out, size_t n);
@@ -106,8 +110,9 @@ void lines_fill(unsigned char *out, size_t n);
 void run_echo(const struct options *options);
 void run_connect(const struct options *options);
 void run_sink(const struct options *options, bool lines);
-void run_source(const struct options *options);
+void run_source(const struct options *options, bool discard);
 void run_transfer(const struct options *options);
+void run_mixed(const struct options *options);
 void run_idle(const struct options *options);
 
 #endif

@@ -13,7 +13,7 @@ static const struct option known[] = {
     { "warmup", required_argument, NULL, 'w' },      { "seconds", required_argument, NULL, 't' },
     { "count", required_argument, NULL, 'n' },       { "interval-us", required_argument, NULL, 'I' },
     { "period", required_argument, NULL, 'P' },      { "transfer", required_argument, NULL, 'T' },
-    { NULL, 0, NULL, 0 },
+    { "every", required_argument, NULL, 'e' },       { NULL, 0, NULL, 0 },
 };
 
 static double number(const char *text)
@@ -41,6 +41,7 @@ static void parse(int argc, char **argv, struct options *out)
         case 'I': out->interval_us = (uint64_t)number(optarg); break;
         case 'P': out->period = (uint64_t)number(optarg); break;
         case 'T': out->transfer = (uint64_t)number(optarg); break;
+        case 'e': out->every = (unsigned)number(optarg); break;
         default: die("unknown option");
         }
     }
@@ -55,8 +56,8 @@ static void check(const struct options *options)
         die("--port is needed");
     if (options->size < 8)
         die("--size: at least 8 bytes, the length of a stamp");
-    if (options->connections < 1 || options->depth < 1 || options->period < 1)
-        die("--connections, --depth and --period: at least 1");
+    if (options->connections < 1 || options->depth < 1 || options->period < 1 || options->every < 1)
+        die("--connections, --depth, --period and --every: at least 1");
     if (options->seconds <= 0 && options->count == 0)
         die("--seconds or --count is needed");
     if (options->interval_us > 0 && (options->connections > 1 || options->depth > 1))
@@ -67,7 +68,7 @@ int main(int argc, char **argv)
 {
     struct options options = {
         .host = "127.0.0.1", .connections = 1, .size = 1024, .depth = 1, .period = PATTERN_PERIOD,
-        .transfer = 1u << 30,
+        .transfer = 1u << 30, .every = 8,
     };
     parse(argc, argv, &options);
     check(&options);
@@ -80,9 +81,13 @@ int main(int argc, char **argv)
     else if (strcmp(options.mode, "lines") == 0)
         run_sink(&options, true);
     else if (strcmp(options.mode, "source") == 0)
-        run_source(&options);
+        run_source(&options, false);
+    else if (strcmp(options.mode, "discard") == 0)
+        run_source(&options, true);
     else if (strcmp(options.mode, "transfer") == 0)
         run_transfer(&options);
+    else if (strcmp(options.mode, "mixed") == 0)
+        run_mixed(&options);
     else if (strcmp(options.mode, "idle") == 0)
         run_idle(&options);
     else

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import importlib
 import json
 import resource
@@ -17,7 +18,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from . import files, protocols, streams
+from . import files, protocols, streams, zerocopy
 
 GRACE_SECONDS = 2.0
 KINDS: dict[str, Callable[[int], Awaitable[asyncio.Server]]] = {
@@ -34,6 +35,8 @@ KINDS: dict[str, Callable[[int], Awaitable[asyncio.Server]]] = {
     "stream-read": streams.serve_read,
     "stream-readline": streams.serve_readline,
     "sendfile": files.serve_sendfile,
+    "source-host": zerocopy.serve_source,
+    "mixed": zerocopy.serve_mixed,
 }
 
 
@@ -54,7 +57,9 @@ def _burn() -> None:
         value = (value * 1103515245 + 12345) & 0x7FFFFFFF
 
 
-def _usage() -> dict[str, float]:
+def _usage(loop: asyncio.AbstractEventLoop) -> dict[str, Any]:
+    """What the process used, and what the loop counted where it counts."""
+    stats = getattr(loop, "zcloop_stats", None)
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return {
         "user_s": usage.ru_utime,
@@ -62,6 +67,7 @@ def _usage() -> dict[str, float]:
         "voluntary": usage.ru_nvcsw,
         "involuntary": usage.ru_nivcsw,
         "max_rss_bytes": usage.ru_maxrss * 1024,
+        "stats": dataclasses.asdict(stats()) if stats else {},
     }
 
 
@@ -85,7 +91,7 @@ async def _serve(kind: str, size: int, cpu_thread: bool) -> None:
     # after the grace is cancelled when the loop ends.
     if handlers := asyncio.all_tasks() - {asyncio.current_task()}:
         await asyncio.wait(handlers, timeout=GRACE_SECONDS)
-    _say(_usage())
+    _say(_usage(loop))
 
 
 def main(arguments: list[str]) -> None:

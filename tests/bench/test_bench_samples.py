@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import runner
+from benchmarks import runner, zerocopy_send
 from benchmarks.cases import MIB, all_cases, with_malloc
 from benchmarks.measure import METRICS, value
 from benchmarks.sample import Setting, server_command, take
@@ -13,7 +13,7 @@ from benchmarks.servers.pattern import pattern
 from benchmarks.sides import SIDES, Side
 
 SETTING = Setting(seconds=0.05, warmup=0.01, cpus=None)
-CASES = {case.id: case for case in all_cases()}
+CASES = {case.id: case for case in [*all_cases(), *zerocopy_send.CASES]}
 ECHO = CASES["echo/protocol/64/c1"]
 SMALL_FILE = 8 * MIB
 
@@ -21,7 +21,8 @@ SMALL_FILE = 8 * MIB
 def small(case):
     """The same case with little work: it is the harness that is tested."""
     load = list(case.load)
-    for option, amount in (("--connections", 3), ("--transfer", SMALL_FILE)):
+    amounts = {"--connections": 3} | ({"--transfer": SMALL_FILE} if case.file_bytes else {})
+    for option, amount in amounts.items():
         if option in load:
             load[load.index(option) + 1] = str(amount)
     return replace(case, load=tuple(load))
