@@ -4,6 +4,8 @@
 #
 #   make test            build, then the Python test suite
 #   make test-ecosystem  aiohttp, uvicorn, asyncpg, distributed and others on the loop
+#   make test-demo       the tests of the demo, its page in Chromium included
+#   make demo            the web page that compares the loops
 #   make bench           build, then the benchmarks
 #   make build           build again after a change in native/
 #   make lint types      ruff; mypy
@@ -25,7 +27,8 @@ version := $(shell $(PYTHON) -c 'import platform; print(platform.python_version(
 ready   := $(VENV)/.ready-$(version)
 native  := $(wildcard native/*.c native/*.h native/CMakeLists.txt native/binding/*)
 
-.PHONY: build test test-ecosystem bench lint types test-native test-native-asan conformance dist clean check-tools
+.PHONY: build test test-ecosystem demo test-demo bench lint types test-native test-native-asan conformance \
+    dist clean check-tools check-browser
 .DELETE_ON_ERROR:
 
 build: $(ready)
@@ -37,6 +40,12 @@ test: $(ready)
 # them stands in the way of those who do.
 test-ecosystem: $(ready)-ecosystem
 	$(bin)/python -m pytest tests/ecosystem $(ARGS)
+
+demo: $(ready)-demo
+	$(bin)/python -m zcloop demo $(ARGS)
+
+test-demo: $(ready)-browser | check-browser
+	$(bin)/python -m pytest tests/demo --browser $(ARGS)
 
 bench: $(ready)-bench
 	$(bin)/python -m benchmarks $(ARGS)
@@ -88,4 +97,6 @@ check-tools:
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || $(call missing,'$(PYTHON)' has no venv module; install it (Debian and Ubuntu: apt install python3-venv))
 	@$(PYTHON) -c 'import os, sys, sysconfig as s; sys.exit(not os.path.exists(os.path.join(s.get_path("include"), "Python.h")))' || $(call missing,the C header Python.h of '$(PYTHON)' was not found; install it (Debian and Ubuntu: apt install python3-dev))
 	@command -v $${CC:-cc} >/dev/null || command -v gcc >/dev/null || command -v clang >/dev/null || $(call missing,no C compiler was found; install one (Debian and Ubuntu: apt install gcc libc6-dev) or set CC)
+check-browser:
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || $(call missing,Chromium or its driver was not found and the demo is tested in it; install them (Debian and Ubuntu: apt install chromium chromium-driver))
 missing = { echo "zcloop: $(1)." >&2; exit 1; }

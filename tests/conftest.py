@@ -54,6 +54,10 @@ class LoopFactory:
 def pytest_addoption(parser):
     parser.addoption("--loops", default=",".join(LOOPS),
                      help=f"comma-separated choice of {', '.join(LOOPS)}")
+    parser.addoption("--browser", action="store_true",
+                     help="the demo's page too, in Chromium (make test-demo)")
+    parser.addoption("--screenshots", metavar="FOLDER",
+                     help="with --browser: keep pictures of the page there")
 
 
 def pytest_configure(config):

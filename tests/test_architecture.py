@@ -13,7 +13,8 @@ PACKAGE = ROOT / "zcloop"
 LEAVES = {"config", "states", "stats"}
 LAYERS = [
     {"_native"}, {"engine"}, {"capabilities", "pages"}, {"receive", "send"}, {"friends"},
-    {"transport"}, {"connect", "server"}, {"loop"}, {"streams"}, {"runner"}, {"cli"},
+    {"transport"}, {"connect", "server"}, {"loop"}, {"streams"}, {"runner"}, {"contrib"}, {"demo"},
+    {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 MAX_LINES = 800
@@ -45,6 +46,11 @@ def imports(path):
                     yield alias.name.split(".")[1]
 
 
+def folders():
+    """Packages inside the package: each is one module in the order, whatever is in it."""
+    return {path.parent.name: path.parent for path in sorted(PACKAGE.glob("*/__init__.py"))}
+
+
 def level_of(name, seen=()):
     """A named module's layer; a helper module belongs just above the highest thing it imports."""
     if name in LEVEL:
@@ -58,6 +64,22 @@ def test_modules_import_downward_only():
     wrong = [f"{name} imports {other}" for name, path in modules().items()
              if name not in LEAVES | {"__init__", "__main__"} for other in imports(path)
              if other not in LEAVES and level_of(other) >= level_of(name)]
+    assert not wrong
+
+
+def test_folders_import_what_is_below_them():
+    wrong = []
+    for name, folder in folders().items():
+        for path in folder.rglob("*.py"):
+            above = {"." * (1 + len(path.relative_to(folder).parts))}
+            wrong += [f"{path.relative_to(PACKAGE)} imports {other}"
+                      for dots, other in re.findall(
+                          r"^ *from (\.+)(\w+)[\w.]* import", path.read_text(), re.M)
+                      if dots in above and other not in LEAVES
+                      and level_of(other) >= level_of(name)]
+            wrong += [f"{path.relative_to(PACKAGE)} imports all of zcloop"
+                      for dots in re.findall(r"^ *from (\.+) import", path.read_text(), re.M)
+                      if dots in above]
     assert not wrong
 
 

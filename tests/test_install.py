@@ -117,7 +117,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(packages):
     sources = {
         f"zcloop/{path.relative_to(ROOT / 'zcloop')}"
         for path in (ROOT / "zcloop").rglob("*")
-        if path.suffix in {".py", ".pyi", ".typed"}
+        if path.suffix in {".py", ".pyi", ".typed", ".html", ".css", ".js", ".svg"}
     }
     assert sources | {"zcloop/_native.abi3.so"} == {n for n in names if n.startswith("zcloop/")}
     [licence] = [name for name in names if name.endswith("LICENSE")]

@@ -100,11 +100,19 @@ def test_the_state_table_is_that_of_the_code():
                     for state, steps in states._STEPS.items()}
 
 
+def modules_and_folders():
+    """{name: its files} of what is directly in the package."""
+    found = {path.stem: [path] for path in (ROOT / "zcloop").glob("*.py")
+             if path.stem != "__init__"}
+    found |= {path.parent.name: list(path.parent.rglob("*.py"))
+              for path in (ROOT / "zcloop").glob("*/__init__.py")}
+    return found
+
+
 def test_every_module_is_in_the_table_of_layers():
     rows = table(section(ARCHITECTURE, "Import order"))
     said = [name for row in rows for name in re.findall(r"`(\w+)`", row[1])]
-    assert sorted(said) == sorted(
-        path.stem for path in (ROOT / "zcloop").glob("*.py") if path.stem != "__init__")
+    assert sorted(said) == sorted(modules_and_folders())
 
 
 def test_imports_go_down_the_table_of_layers():
@@ -112,12 +120,14 @@ def test_imports_go_down_the_table_of_layers():
     level = {name: number for number, row in enumerate(rows)
              for name in re.findall(r"`(\w+)`", row[1])}
     upward = []
-    for name in level:
-        source = (ROOT / "zcloop" / f"{name}.py").read_text()
-        source = source.replace("    from .transport import StreamTransport\n", "")  # for types
-        upward += [f"{name} imports {other}"
-                   for other in re.findall(r"^ *from \.(\w+) import", source, re.M)
-                   if other != "_native" and level[other] >= level[name]]
+    for name, files in modules_and_folders().items():
+        for path in files:
+            source = path.read_text()
+            source = source.replace("    from .transport import StreamTransport\n", "")  # for types
+            dots = r"\." * len(path.relative_to(ROOT / "zcloop").parts)
+            upward += [f"{name} imports {other}" for other in re.findall(
+                           rf"^ *from {dots}(\w+)[\w.]* import", source, re.M)
+                       if other != "_native" and level[other] >= level[name]]
     assert not upward
 
 
