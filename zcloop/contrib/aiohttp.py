@@ -91,22 +91,27 @@ async def read_body_into(request: web.BaseRequest, buf: Any) -> int:
     What it has read is read: a second call returns 0, and a call after one that was cancelled
     returns what came later.  After ``request.read()`` it copies what that has kept.
     """
-    view = _byte_view(buf)
-    kept = getattr(request, "_read_bytes", None)
-    if kept is not None:
+    with _byte_view(buf) as view:
+        kept = getattr(request, "_read_bytes", None)
+        if kept is None:
+            return await _read_into(request, view)
         _check(len(kept), len(view))
         view[: len(kept)] = kept
         return len(kept)
+
+
+async def _read_into(request: web.BaseRequest, view: memoryview) -> int:
     payload = request.content
     limit = request.client_max_size or sys.maxsize
     if request.content_length and not payload.at_eof():
         _check(request.content_length, limit)
+    limit = min(limit, len(view))
     at = 0
     while True:
         body = take_over(request)
         if body is not None:
             end = at + body.left + body.unread
-            _check(end, min(limit, len(view)))
+            _check(end, limit)
             at = await body.receive(view, at, end)
             if at == end:
                 return at
@@ -114,7 +119,7 @@ async def read_body_into(request: web.BaseRequest, buf: Any) -> int:
         if not chunk:
             return at
         end = at + len(chunk)
-        _check(end, min(limit, len(view)))
+        _check(end, limit)
         view[at:end] = chunk
         at = end
 

@@ -100,6 +100,7 @@ class TakenBody:
         "_buf",
         "_exchange",
         "_filling",
+        "_first",
         "_giving_back",
         "_loop",
         "_owed",
@@ -125,9 +126,10 @@ class TakenBody:
         self._owed = 0
         self._unread = b""
         self._giving_back = False
-        # The fill under way: into _buf[_start:_stop]; _at is where it has come to.
+        # The fill under way: into _buf[_start:_stop]; _at is where it has come to, and _first
+        # where the piece began.
         self._buf: Any = None
-        self._start = self._stop = self._at = 0
+        self._first = self._start = self._stop = self._at = 0
         self._filling = False
         self._tick: asyncio.TimerHandle | None = None
         self._tick_saw = -1
@@ -162,13 +164,13 @@ class TakenBody:
             return at
         while not self._transport._can_fill:
             await asyncio.sleep(0)
-        self._buf = buf
+        self._buf, self._first = buf, start
         try:
             self._begin(at, stop)
             while self._filling:
                 if partly:
                     self._arm()
-                await self._wait(start, partly)
+                await self._wait(partly)
                 if self._at == self._stop < stop:  # the first byte after a silence
                     self._begin(self._at, stop)
             return self._at
@@ -182,7 +184,7 @@ class TakenBody:
         if end == stop:
             self._done(end)
 
-    async def _wait(self, start: int, partly: bool) -> None:
+    async def _wait(self, partly: bool) -> None:
         payload = self._payload
         waiter = payload._waiter = self._loop.create_future()
         try:
@@ -190,8 +192,8 @@ class TakenBody:
         except BaseException:
             if self._filling:
                 self._done(self._transport._fill_cancel())
-            if partly and self._at > start:
-                self._read_later(bytes(self._buf[start : self._at]))
+            if partly and self._at > self._first:
+                self._read_later(bytes(self._buf[self._first : self._at]))
             raise
         finally:
             if payload._waiter is waiter:
@@ -257,7 +259,7 @@ class TakenBody:
             self._arm()
             return
         end = self._transport._fill_cancel()
-        if end > self._start:
+        if end > self._first:
             self._done(end)
         else:
             self._begin(self._start, self._start + 1)
