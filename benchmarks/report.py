@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,14 +145,14 @@ def _verdict(target: Target, result: Result) -> tuple[str, str, bool | None]:
     return measured, verdict, False
 
 
-def gate_table(results: list[Result]) -> tuple[Table, int]:
+def gate_table(results: list[Result], targets: Sequence[Target] = TARGETS) -> tuple[Table, int]:
     """The targets against the results, and how many of them are missed or not measured."""
     table = Table(title="targets", title_justify="left", title_style="bold", box=SIMPLE)
     for heading in ("case", "side", "metric", "target", f"ratio to {BASE}", "verdict"):
         table.add_column(heading, no_wrap=heading != "verdict")
     known = {result.case.id: result for result in results}
     failed = 0
-    for target in TARGETS:
+    for target in targets:
         bound = f"{target.relation} {target.bound:.2f}"
         if target.case in known:
             measured, verdict, met = _verdict(target, known[target.case])

@@ -35,6 +35,10 @@ struct options {
     uint64_t interval_us;  /* echo: wait between an answer and the next request */
     uint64_t period;       /* source, transfer: the sender's pattern repeats after this many bytes */
     uint64_t transfer;     /* transfer: bytes per request */
+    const char *path;      /* http, websocket: what is asked for */
+    uint64_t upload;       /* http: bytes of a request's body; 0: a GET */
+    uint64_t download;     /* http: bytes of a response's body, which are the pattern's; 0: any */
+    const char *expect;    /* http: the response's body; NULL: any */
 };
 
 /* histogram.c: log-linear, 64 buckets per power of two, so a value is known within 1.6 %. */
@@ -109,5 +113,7 @@ void run_sink(const struct options *options, bool lines);
 void run_source(const struct options *options);
 void run_transfer(const struct options *options);
 void run_idle(const struct options *options);
+void run_http(const struct options *options);
+void run_websocket(const struct options *options);
 
 #endif

@@ -13,6 +13,8 @@ static const struct option known[] = {
     { "warmup", required_argument, NULL, 'w' },      { "seconds", required_argument, NULL, 't' },
     { "count", required_argument, NULL, 'n' },       { "interval-us", required_argument, NULL, 'I' },
     { "period", required_argument, NULL, 'P' },      { "transfer", required_argument, NULL, 'T' },
+    { "path", required_argument, NULL, 'a' },        { "upload", required_argument, NULL, 'u' },
+    { "download", required_argument, NULL, 'D' },    { "expect", required_argument, NULL, 'e' },
     { NULL, 0, NULL, 0 },
 };
 
@@ -41,6 +43,10 @@ static void parse(int argc, char **argv, struct options *out)
         case 'I': out->interval_us = (uint64_t)number(optarg); break;
         case 'P': out->period = (uint64_t)number(optarg); break;
         case 'T': out->transfer = (uint64_t)number(optarg); break;
+        case 'a': out->path = optarg; break;
+        case 'u': out->upload = (uint64_t)number(optarg); break;
+        case 'D': out->download = (uint64_t)number(optarg); break;
+        case 'e': out->expect = optarg; break;
         default: die("unknown option");
         }
     }
@@ -67,7 +73,7 @@ int main(int argc, char **argv)
 {
     struct options options = {
         .host = "127.0.0.1", .connections = 1, .size = 1024, .depth = 1, .period = PATTERN_PERIOD,
-        .transfer = 1u << 30,
+        .transfer = 1u << 30, .path = "/",
     };
     parse(argc, argv, &options);
     check(&options);
@@ -85,6 +91,10 @@ int main(int argc, char **argv)
         run_transfer(&options);
     else if (strcmp(options.mode, "idle") == 0)
         run_idle(&options);
+    else if (strcmp(options.mode, "http") == 0)
+        run_http(&options);
+    else if (strcmp(options.mode, "websocket") == 0)
+        run_websocket(&options);
     else
         die("unknown mode: %s", options.mode);
     return 0;
