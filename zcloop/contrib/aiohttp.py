@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["iter_body", "read_body_into", "run_app"]
 
-_PIECE = 256 * 1024
+_PIECE = 512 * 1024
+"""What aiohttp itself lets wait of a body.  Half as much costs a tenth more CPU in all."""
+
 _BURST = 1024 * 1024
 """Bytes that an iteration hands out without waiting before it lets the loop run once."""
 
@@ -110,7 +112,7 @@ async def _read_into(request: web.BaseRequest, view: memoryview) -> int:
     while True:
         body = take_over(request)
         if body is not None:
-            end = at + body.left + body.unread
+            end = at + body.rest
             _check(end, limit)
             at = await body.receive(view, at, end)
             if at == end:
@@ -163,7 +165,7 @@ class iter_body:
                 self._burst = 0
                 await asyncio.sleep(0)
             memory = piece.memory()
-            stop = min(len(memory), body.left + body.unread)
+            stop = min(len(memory), body.rest)
             end = await body.receive(memory, 0, stop, partly=True)
             if end:
                 self._burst += end

@@ -138,9 +138,9 @@ class TakenBody:
         transport.pause_reading()
 
     @property
-    def unread(self) -> int:
-        """Bytes received by an iteration that was cancelled, which come first."""
-        return len(self._unread)
+    def rest(self) -> int:
+        """Bytes that :meth:`receive` has still to give."""
+        return self.left + len(self._unread)
 
     def is_ready(self) -> bool:
         """Whether we still have the body, and it can be read."""
@@ -159,9 +159,11 @@ class TakenBody:
             raise RuntimeError(
                 "the body is read while another coroutine is already waiting for incoming data"
             )
-        at = start + self._read_again(buf[start:stop])
-        if at == stop or (partly and at > start):
-            return at
+        at = start
+        if self._unread:
+            at += self._read_again(buf[start:stop])
+            if partly or at == stop:
+                return at
         while not self._transport._can_fill:
             await asyncio.sleep(0)
         self._buf, self._first = buf, start
