@@ -1,4 +1,4 @@
-"""Tools of the contrib tests: an application with one handler, and a client that sends raw bytes."""
+"""Tools of the contrib tests: an application with one handler, a client that sends raw bytes."""
 import asyncio
 import contextlib
 import hashlib
@@ -8,7 +8,7 @@ import socket
 from aiohttp import web
 from support import pattern
 
-from zcloop.contrib.aiohttp import iter_body, read_body_into
+from zcloop.contrib.aiohttp import iter_body, read_body_into, read_body_view
 
 SIZE = 3_000_000
 BODY = pattern(SIZE)
@@ -26,7 +26,13 @@ async def read_pieces(request):
     return b"".join([bytes(view) async for view in iter_body(request)])
 
 
-READERS = {"into": read_into, "iter": read_pieces}
+async def read_view(request):
+    view = await read_body_view(request)
+    assert view.readonly and view.contiguous and view.format == "B"
+    return bytes(view)
+
+
+READERS = {"into": read_into, "iter": read_pieces, "view": read_view}
 
 
 def filled(request):

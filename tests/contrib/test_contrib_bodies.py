@@ -6,6 +6,7 @@ Content-Length must have gone past the parser.
 """
 import asyncio
 import gzip
+import itertools
 import zlib
 
 import pytest
@@ -77,7 +78,7 @@ async def test_headers_and_body_in_pieces_of_any_size(read, loop_factory, way):
     stream = post(BODY) + head(method="GET")
     cuts = [0, 20, 58, 60, 100, 5000, 70_000, 71_000, SIZE, len(stream) - 3, len(stream)]
     async with link(answering(read, log)) as client:
-        for start, stop in zip(cuts, cuts[1:], strict=False):
+        for start, stop in itertools.pairwise(cuts):
             await client.send(stream[start:stop])
             if way == "pieces":
                 await settle(2)
@@ -116,11 +117,10 @@ async def test_keep_alive(read, loop_factory):
 async def test_pipelining(read):
     """Requests that were sent before the answers: more than aiohttp lets wait at a time."""
     bodies = [BODY, b"", b"x" * 70_000, *[b"small"] * 70, pattern(SIZE, 1), b"last"]
-    async with link(answering(read)) as client:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(client.send(b"".join(map(post, bodies))))
-            for body in bodies:
-                assert await client.response() == (200, digest(body))
+    async with link(answering(read)) as client, asyncio.TaskGroup() as group:
+        group.create_task(client.send(b"".join(map(post, bodies))))
+        for body in bodies:
+            assert await client.response() == (200, digest(body))
 
 
 async def test_expect_100_continue(read, loop_factory):
@@ -218,7 +218,8 @@ async def test_a_buffer_that_is_too_small(way):
             else:
                 await client.send(head(None, "Transfer-Encoding: chunked"), chunked(BODY))
             status, text = await client.response()
-            assert (status, text[:42]) == (413, f"Maximum request body size {SIZE - 1} exceeded"[:42])
+            assert status == 413
+            assert text.startswith(f"Maximum request body size {SIZE - 1} exceeded")
 
 
 @pytest.mark.parametrize("buf, error", [

@@ -137,10 +137,11 @@ class TakenBody:
         payload._timer = self
         transport.pause_reading()
 
-    @property
-    def rest(self) -> int:
-        """Bytes that :meth:`receive` has still to give."""
-        return self.left + len(self._unread)
+    def take_unread(self) -> bytes:
+        """What an iteration had received when it was cancelled: it comes before the rest."""
+        data, self._unread = self._unread, b""
+        self._count(len(data))
+        return data
 
     def is_ready(self) -> bool:
         """Whether we still have the body, and it can be read."""
@@ -148,9 +149,10 @@ class TakenBody:
 
     # -- receiving ------------------------------------------------------------
 
-    async def receive(self, buf: memoryview, start: int, stop: int, partly: bool = False) -> int:
+    async def receive(self, buf: Any, start: int, stop: int, partly: bool = False) -> int:
         """Receive into ``buf[start:stop]``; returns the index one past the last byte.
 
+        ``buf`` is what :meth:`StreamTransport._fill_begin` takes; unread bytes were taken before.
         Less than ``stop`` when the stream ends: then the payload's own ``readany`` says why.
         With ``partly`` also when nothing more has come for a while, but never ``start``.
         What a cancelled call has received stays in ``buf``; with ``partly`` it is read again.
@@ -159,16 +161,11 @@ class TakenBody:
             raise RuntimeError(
                 "the body is read while another coroutine is already waiting for incoming data"
             )
-        at = start
-        if self._unread:
-            at += self._read_again(buf[start:stop])
-            if partly or at == stop:
-                return at
         while not self._transport._can_fill:
             await asyncio.sleep(0)
         self._buf, self._first = buf, start
         try:
-            self._begin(at, stop)
+            self._begin(start, stop)
             while self._filling:
                 if partly:
                     self._arm()
@@ -234,13 +231,6 @@ class TakenBody:
         else:
             self._unread = data
             self._count(-len(data))
-
-    def _read_again(self, view: memoryview) -> int:
-        data = self._unread[: len(view)]
-        view[: len(data)] = data
-        self._unread = self._unread[len(data) :]
-        self._count(len(data))
-        return len(data)
 
     # -- pieces of a body that comes slowly -----------------------------------
 

@@ -1,4 +1,7 @@
-"""Memory that an iteration lends piece by piece and uses again once nobody looks at it.
+"""Memory for bodies: a whole one's, and that which an iteration lends piece by piece.
+
+A whole body is received into a ``bytes`` that nobody has seen, or into memory that pages can be
+moved into, where that pays; what came before is copied in front of it.
 
 Fact: 256 KiB of new memory cost about 60 page faults, as much as receiving them.
 Rule: one buffer an iteration, given back to a short list at its end.  What was lent is
@@ -8,13 +11,44 @@ to them: a ``bytearray`` that is exported can't change its size, which tells.
 
 from __future__ import annotations
 
-__all__ = ["Piece"]
+from typing import Any
+
+from ..chunks import uninitialised_bytes, writable
+from ..page_memory import PAGE_BYTES, PageMemory, filled_view, put_bytes
+
+__all__ = ["Piece", "new_result", "view_of"]
+
+_FLOAT_MAX = 256 * 1024
+"""Bytes that are worth moving to where the pages of the rest follow them, as for streams."""
 
 _SPARE_MAX = 4
 _SPARE_BYTES = 1024 * 1024
 """Larger ones aren't kept: their page faults are few beside what is received into them."""
 
 _spare: list[bytearray] = []
+
+
+def new_result(transport: Any, parts: list[bytes], have: int, left: int) -> Any:
+    """Memory for ``have`` bytes, which are put there, and ``left`` more."""
+    if have <= _FLOAT_MAX and left >= have and transport._can_map():
+        pages = PageMemory(have + left + PAGE_BYTES)
+        if have:
+            put_bytes(pages, b"".join(parts))
+        return pages
+    data = uninitialised_bytes(have + left)
+    view = writable(data)
+    at = 0
+    for part in parts:
+        view[at : at + len(part)] = part
+        at += len(part)
+    return data
+
+
+def view_of(result: Any, end: int) -> memoryview:
+    """The first ``end`` bytes of what :func:`new_result` made, once they are received."""
+    if isinstance(result, PageMemory):
+        return filled_view(result, end)
+    return memoryview(result)[:end]
 
 
 def _is_lent(buf: bytearray) -> bool:
