@@ -1,9 +1,9 @@
 """Giving a connection of aiohttp's server a new parser, in every version that can be known.
 
 The arguments of a parser can't be read back from it, so they are put together as aiohttp's
-``RequestHandler`` does, from its own and the server's settings.  Each kind of parser
-(written in C or in Python) is rehearsed once: what doesn't do what we rely on, or takes
-an argument that we don't know, is left alone, and bodies are read the usual way.
+``RequestHandler`` does, from what the server was given for it and its own defaults.  Each
+kind of parser (written in C or in Python) is rehearsed once: what doesn't do what we rely
+on, or takes an argument that we don't know, is left alone, and bodies are read the usual way.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ _KNOWN = {
 
 _HEADERS = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n123"
 _NEXT = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+_SETTINGS = ("read_bufsize", "auto_decompress", "max_field_size", "max_headers", "max_line_size")
 _STATE = ("_close", "_force_close", "_manager", "_messages", "_payload_parser")
 _logger = logging.getLogger("zcloop")
 
@@ -61,7 +62,7 @@ def exchange_for(protocol: Any, payload: Any) -> Callable[[Any], None] | None:
     parser = getattr(protocol, known.attribute)
     if type(parser) not in known.parser_types or not known.rehearsed(type(parser), protocol):
         return None
-    return known.exchange
+    return partial(known.exchange, known.make(type(parser), protocol, protocol))
 
 
 @cache
@@ -94,26 +95,17 @@ class _Known:
         self.defaults = inspect.signature(self.handler_type.__init__).parameters
         self._rehearsed: dict[type, bool] = {}
 
-    def exchange(self, protocol: Any) -> None:
-        """Give it a new parser, unless its connection is gone."""
-        parser = getattr(protocol, self.attribute)
-        if parser is not None:
-            setattr(protocol, self.attribute, self.make(type(parser), protocol, protocol))
+    def exchange(self, parser: Any, protocol: Any) -> None:
+        """Give it this parser, unless its connection is gone."""
+        if getattr(protocol, self.attribute) is not None:
+            setattr(protocol, self.attribute, parser)
 
     def make(self, kind: Any, handler: Any, protocol: Any) -> Any:
         """A parser for ``protocol`` with the settings of ``handler``."""
-        given = getattr(handler._manager, "_kwargs", {})
-        limit, decompress = (
-            given.get(name, self.defaults[name].default)
-            for name in ("read_bufsize", "auto_decompress")
-        )
-        arguments = {
-            "max_line_size": handler.max_line_size,
-            "max_field_size": handler.max_field_size,
-            "max_headers": handler.max_headers,
-            "payload_exception": self.payload_exception,
-            "auto_decompress": decompress,
-        }
+        given = handler._manager._kwargs
+        limit, *others = (given.get(name, self.defaults[name].default) for name in _SETTINGS)
+        arguments = dict(zip(_SETTINGS[1:], others, strict=True))
+        arguments["payload_exception"] = self.payload_exception
         if self.takes_queue_size:
             arguments["max_msg_queue_size"] = handler._max_msg_queue_size
         return kind(protocol, handler._loop, limit, **arguments)
