@@ -43,16 +43,16 @@ def _case(name: str, server: str, unit: str, room: int = 0, **load: float | str)
     )
 
 
-def _uploads() -> list[Case]:
-    body = pattern(UPLOAD)
+def _uploads(upload: int) -> list[Case]:
+    body = pattern(upload)
     answers = {
         "sha256": hashlib.sha256(body).hexdigest(),
         "crc32": f"{zlib.crc32(body):08x}",
-        "none": f"{UPLOAD} 0",
+        "none": f"{upload} 0",
     }
     cases = [
         replace(
-            _case(f"upload/64m/{name}", "upload", "upload", UPLOAD, upload=UPLOAD, expect=answer),
+            _case(f"upload/64m/{name}", "upload", "upload", upload, upload=upload, expect=answer),
             sides=READERS,
             env=(("BENCH_HASH", name),),
         )
@@ -61,18 +61,22 @@ def _uploads() -> list[Case]:
     return cases + [replace(with_malloc(c), env=c.env + with_malloc(c).env) for c in cases]
 
 
-def all_cases() -> list[Case]:
-    """One request in flight on each connection; one connection, but for the small responses."""
+def all_cases(shrink: int = 1) -> list[Case]:
+    """One request in flight on each connection; one connection, but for the small responses.
+
+    `shrink` divides the sizes of the large ones, for tests.
+    """
+    download, static = DOWNLOAD // shrink, STATIC // shrink
     return [
         _case("hello/c64", "hello", "request", connections=64, expect="Hello, World!"),
         _case(
             *("json/c64", "json", "request"), connections=64, expect='{"message": "Hello, World!"}'
         ),
-        *_uploads(),
-        _case("download/64m", "download", "download", DOWNLOAD, download=DOWNLOAD),
+        *_uploads(UPLOAD // shrink),
+        _case("download/64m", "download", "download", download, download=download),
         replace(
-            _case("static/256m", "static", "download", download=STATIC, period=MIB),
-            file_bytes=STATIC,
+            _case("static/256m", "static", "download", download=static, period=MIB),
+            file_bytes=static,
         ),
         _case("websocket/1m", "websocket", "message", MESSAGE, size=MESSAGE),
     ]

@@ -16,7 +16,7 @@ import zcloop
 from zcloop.contrib.aiohttp import run_app
 
 PROGRAM = """
-import asyncio, logging, signal, sys
+import asyncio, logging, signal, socket, sys
 from aiohttp import web
 import zcloop
 from zcloop.contrib.aiohttp import run_app
@@ -43,6 +43,9 @@ async def make():
 
 def started(text):
     print(text.splitlines()[0], flush=True)
+
+sock = socket.socket()
+sock.bind(("127.0.0.1", 0))
 
 OPTIONS
 print("ended", flush=True)
@@ -75,7 +78,7 @@ def get(port, path="/"):
     return answer.decode()
 
 
-RUN = "run_app(MAKE, host='127.0.0.1', port=0, print=started)"
+RUN = "run_app(MAKE, sock=sock, print=started)"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -107,10 +110,12 @@ def test_config_access_log_and_reuse_port():
     options = ("logging.basicConfig(stream=sys.stdout, level=20, format='log %(message)s');"
                "run_app(app, host='127.0.0.1', port=PORT, reuse_port=True, print=started,"
                " access_log_format='%r %s', config=zcloop.Config(busy_poll='off'))")
-    with program(options.replace("PORT", "0")) as (first, line):
-        port = port_of(line)
-        with program(options.replace("PORT", str(port))) as (second, again):
-            assert port_of(again) == port
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reserved.bind(("127.0.0.1", 0))
+        port = reserved.getsockname()[1]
+        options = options.replace("PORT", str(port))
+        with program(options) as (first, _), program(options) as (second, _):
             assert get(port).endswith(str(zcloop.Config(busy_poll="off")))
             for process in (first, second):
                 process.send_signal(signal.SIGTERM)
@@ -120,7 +125,7 @@ def test_config_access_log_and_reuse_port():
 
 def test_signals_may_be_left_alone():
     """Then SIGTERM ends the process as it does any other."""
-    options = RUN.replace("MAKE", "app").replace("port=0", "port=0, handle_signals=False")
+    options = RUN.replace("MAKE", "app").replace("sock=sock", "sock=sock, handle_signals=False")
     with program(options) as (process, _):
         process.send_signal(signal.SIGTERM)
         process.communicate()
