@@ -41,8 +41,9 @@ def exchange(address, body):
 
 
 @pytest.mark.skipif(not can_map, reason=f"pages can't be mapped: {can_map.detail}")
+@pytest.mark.loops("zcloop")
 @pytest.mark.parametrize("receive", ["map", "copy"])
-def test_a_view_of_mapped_pages(receive, monkeypatch):
+def test_a_view_of_mapped_pages(receive, monkeypatch, loop_factory):
     """Most of the body was mapped, and the view stays when the connection and the loop are gone."""
     monkeypatch.setattr(mapping, "_routes", mapping._routes.__class__())
     kept, mapped = [], []
