@@ -49,7 +49,7 @@ class Case:
         return self.unit == "GiB"
 
 
-def _args(mode: str, **options: float) -> tuple[str, ...]:
+def _args(mode: str, **options: float | str) -> tuple[str, ...]:
     pairs = ((f"--{name.replace('_', '-')}", str(value)) for name, value in options.items())
     return (mode, *(word for pair in pairs for word in pair))
 

@@ -145,9 +145,7 @@ def _verdict(target: Target, result: Result) -> tuple[str, str, bool | None]:
     return measured, verdict, False
 
 
-def gate_table(
-    results: list[Result], targets: Sequence[Target] = TARGETS
-) -> tuple[Table, int]:
+def gate_table(results: list[Result], targets: Sequence[Target] = TARGETS) -> tuple[Table, int]:
     """The targets against the results, and how many of them are missed or not measured."""
     table = Table(title="targets", title_justify="left", title_style="bold", box=SIMPLE)
     for heading in ("case", "side", "metric", "target", "ratio to", "ratio", "verdict"):

@@ -3,6 +3,7 @@ import ast
 import pathlib
 import re
 import subprocess
+import sys
 
 import pytest
 
@@ -49,6 +50,30 @@ def imports(path):
 def folders():
     """Packages inside the package: each is one module in the order, whatever is in it."""
     return {path.parent.name: path.parent for path in sorted(PACKAGE.glob("*/__init__.py"))}
+
+
+def test_contrib_is_above_all_and_below_nothing():
+    """Its modules import zcloop's, and one another; none of zcloop's imports them."""
+    for path in PACKAGE.glob("*.py"):
+        assert "contrib" not in set(imports(path)), path
+    own = {path.stem for path in (PACKAGE / "contrib").glob("*.py")}
+    assert own >= {"aiohttp", "body", "memory", "parsers"}
+    for path in (PACKAGE / "contrib").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                name = (node.module or "").split(".")[0]
+                assert name in (own if node.level == 1 else modules()), (path, node.module)
+                assert name != "_native"
+
+
+def test_contrib_imports_other_libraries_when_they_are_needed():
+    """So that importing it costs nothing, and fails only where something is called."""
+    for path in (PACKAGE / "contrib").glob("*.py"):
+        at_once = {node.module or "" for node in ast.parse(path.read_text()).body
+                   if isinstance(node, ast.ImportFrom) and not node.level}
+        at_once |= {alias.name for node in ast.parse(path.read_text()).body
+                    if isinstance(node, ast.Import) for alias in node.names}
+        assert {name.split(".")[0] for name in at_once} <= sys.stdlib_module_names, path
 
 
 def level_of(name, seen=()):

@@ -1,4 +1,5 @@
 """The public names, and nothing else."""
+import importlib
 import subprocess
 import sys
 import types
@@ -49,6 +50,20 @@ def test_the_loop_class():
     import uvloop
     assert issubclass(zcloop.EventLoop, uvloop.Loop)
     assert zcloop.EventLoop.__module__.startswith("zcloop")
+
+
+CONTRIB = {"aiohttp": {"iter_body", "read_body_into", "read_body_view", "run_app"}}
+
+
+@pytest.mark.parametrize("name", CONTRIB)
+def test_contrib(name):
+    """What zcloop.contrib offers, by module; nothing of it is imported with zcloop."""
+    module = importlib.import_module(f"zcloop.contrib.{name}")
+    assert set(module.__all__) == CONTRIB[name]
+    assert all(getattr(module, each).__doc__ for each in module.__all__)
+    code = ("import sys, zcloop;"
+            "assert not [m for m in sys.modules if m.startswith(('zcloop.contrib', 'aiohttp'))]")
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
 
 
 def test_import_has_no_side_effects():

@@ -37,6 +37,10 @@ struct options {
                               this many bytes */
     uint64_t transfer;     /* transfer: bytes per request; mixed: bytes of each bulk piece */
     unsigned every;        /* mixed: answers between two bulk pieces */
+    const char *path;      /* http, websocket: what is asked for */
+    uint64_t upload;       /* http: bytes of a request's body; 0: a GET */
+    uint64_t download;     /* http: bytes of a response's body, which are the pattern's; 0: any */
+    const char *expect;    /* http: the response's body; NULL: any */
 };
 
 /* histogram.c: log-linear, 64 buckets per power of two, so a value is known within 1.6 %. */
@@ -114,5 +118,7 @@ void run_source(const struct options *options, bool discard);
 void run_transfer(const struct options *options);
 void run_mixed(const struct options *options);
 void run_idle(const struct options *options);
+void run_http(const struct options *options);
+void run_websocket(const struct options *options);
 
 #endif

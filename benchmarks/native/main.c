@@ -13,7 +13,10 @@ static const struct option known[] = {
     { "warmup", required_argument, NULL, 'w' },      { "seconds", required_argument, NULL, 't' },
     { "count", required_argument, NULL, 'n' },       { "interval-us", required_argument, NULL, 'I' },
     { "period", required_argument, NULL, 'P' },      { "transfer", required_argument, NULL, 'T' },
-    { "every", required_argument, NULL, 'e' },       { NULL, 0, NULL, 0 },
+    { "every", required_argument, NULL, 'e' },
+    { "path", required_argument, NULL, 'a' },        { "upload", required_argument, NULL, 'u' },
+    { "download", required_argument, NULL, 'D' },    { "expect", required_argument, NULL, 'x' },
+    { NULL, 0, NULL, 0 },
 };
 
 static double number(const char *text)
@@ -42,6 +45,10 @@ static void parse(int argc, char **argv, struct options *out)
         case 'P': out->period = (uint64_t)number(optarg); break;
         case 'T': out->transfer = (uint64_t)number(optarg); break;
         case 'e': out->every = (unsigned)number(optarg); break;
+        case 'a': out->path = optarg; break;
+        case 'u': out->upload = (uint64_t)number(optarg); break;
+        case 'D': out->download = (uint64_t)number(optarg); break;
+        case 'x': out->expect = optarg; break;
         default: die("unknown option");
         }
     }
@@ -68,7 +75,7 @@ int main(int argc, char **argv)
 {
     struct options options = {
         .host = "127.0.0.1", .connections = 1, .size = 1024, .depth = 1, .period = PATTERN_PERIOD,
-        .transfer = 1u << 30, .every = 8,
+        .transfer = 1u << 30, .every = 8, .path = "/",
     };
     parse(argc, argv, &options);
     check(&options);
@@ -90,6 +97,10 @@ int main(int argc, char **argv)
         run_mixed(&options);
     else if (strcmp(options.mode, "idle") == 0)
         run_idle(&options);
+    else if (strcmp(options.mode, "http") == 0)
+        run_http(&options);
+    else if (strcmp(options.mode, "websocket") == 0)
+        run_websocket(&options);
     else
         die("unknown mode: %s", options.mode);
     return 0;

@@ -40,14 +40,18 @@ KINDS: dict[str, Callable[[int], Awaitable[asyncio.Server]]] = {
 }
 
 
+def _named(path: str) -> Any:
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
 def loop_factory(path: str) -> Callable[[], asyncio.AbstractEventLoop]:
     """``module:function`` is the factory; ``module:function(module:function)`` wraps another."""
     outer, _, inner = path.removesuffix(")").partition("(")
-    module, _, name = outer.partition(":")
-    function: Any = getattr(importlib.import_module(module), name)
+    function = _named(outer)
     if inner:
         function = function(loop_factory(inner))
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 def _burn() -> None:
@@ -79,7 +83,8 @@ async def _serve(kind: str, size: int, cpu_thread: bool) -> None:
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     loop.add_reader(sys.stdin.fileno(), ended.set)
-    server = await KINDS[kind](size)
+    serve = KINDS[kind] if kind in KINDS else _named(kind)
+    server = await serve(size)
     port = server.sockets[0].getsockname()[1]
     if cpu_thread:
         threading.Thread(target=_burn, daemon=True).start()
@@ -97,7 +102,7 @@ async def _serve(kind: str, size: int, cpu_thread: bool) -> None:
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.servers")
     parser.add_argument("--loop", required=True, help="module:factory")
-    parser.add_argument("--kind", required=True, choices=sorted(KINDS))
+    parser.add_argument("--kind", required=True, help=f"{', '.join(KINDS)}, or module:function")
     parser.add_argument("--size", type=int, default=0, help="bytes per read or write")
     parser.add_argument("--cpu-thread", action="store_true", help="compute in a thread beside")
     options = parser.parse_args(arguments)

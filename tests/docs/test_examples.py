@@ -21,7 +21,7 @@ def test_example(example, tmp_path):
 
 def test_the_main_documents_have_examples():
     documents = {example.name.partition(":")[0] for example in EXAMPLES}
-    assert documents >= {"README.md", "docs/streams.md", "docs/from-uvloop.md",
+    assert documents >= {"README.md", "docs/streams.md", "docs/from-uvloop.md", "docs/aiohttp.md",
                          "docs/configuration.md"}
 
 

@@ -1,0 +1,1 @@
+"""aiohttp servers compared: ``python -m benchmarks.aiohttp``."""

@@ -1,0 +1,1 @@
+"""zcloop with other libraries.  Nothing of it is imported by ``import zcloop``."""

@@ -1,0 +1,118 @@
+"""Memory for bodies: a whole one's, and that which an iteration lends piece by piece.
+
+A whole body is received into a ``bytes`` that nobody has seen, or into memory that pages can be
+moved into, where that pays; what came before is copied in front of it.
+
+Fact: 256 KiB of new memory cost about 60 page faults, as much as receiving them.
+Rule: one buffer an iteration, given back to a short list at its end.  What was lent is
+released before the memory is used again, and memory of which somebody kept a slice is left
+to them: a ``bytearray`` that is exported can't change its size, which tells.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..chunks import uninitialised_bytes, writable
+from ..page_memory import PAGE_BYTES, PageMemory, filled_view, put_bytes
+
+__all__ = ["Piece", "new_result", "view_of"]
+
+_FLOAT_MAX = 256 * 1024
+"""Bytes that are worth moving to where the pages of the rest follow them, as for streams."""
+
+_SPARE_MAX = 4
+_SPARE_BYTES = 1024 * 1024
+"""Larger ones aren't kept: their page faults are few beside what is received into them."""
+
+_spare: list[bytearray] = []
+
+
+def new_result(transport: Any, parts: list[bytes], have: int, left: int) -> Any:
+    """Memory for ``have`` bytes, which are put there, and ``left`` more."""
+    if have <= _FLOAT_MAX and left >= have and transport._can_map():
+        pages = PageMemory(have + left + PAGE_BYTES)
+        if have:
+            put_bytes(pages, b"".join(parts))
+        return pages
+    data = uninitialised_bytes(have + left)
+    view = writable(data)
+    at = 0
+    for part in parts:
+        view[at : at + len(part)] = part
+        at += len(part)
+    return data
+
+
+def view_of(result: Any, end: int) -> memoryview:
+    """The first ``end`` bytes of what :func:`new_result` made, once they are received."""
+    if isinstance(result, PageMemory):
+        return filled_view(result, end)
+    return memoryview(result)[:end]
+
+
+def _is_lent(buf: bytearray) -> bool:
+    try:
+        buf.append(buf.pop())
+    except BufferError:
+        return True
+    return False
+
+
+class Piece:
+    """The memory of one iteration, ``size`` bytes, and the view of it that is lent."""
+
+    __slots__ = ("_buf", "_memory", "_size", "_view")
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._buf: bytearray | None = None
+        self._memory: memoryview | None = None
+        self._view: memoryview | None = None
+
+    def memory(self) -> memoryview:
+        """All of it, to be written to; nobody else sees it."""
+        if self._buf is None:
+            try:
+                buf = _spare.pop()
+            except IndexError:
+                buf = bytearray(self._size)
+            self._buf = buf if len(buf) == self._size else bytearray(self._size)
+        if self._memory is None:
+            self._memory = memoryview(self._buf)
+        return self._memory
+
+    def lend(self, end: int) -> memoryview:
+        """A read-only view of the first ``end`` bytes."""
+        self._view = self.memory()[:end].toreadonly()
+        return self._view
+
+    def lend_bytes(self, data: bytes) -> memoryview:
+        """A view of other memory, which is released like one of ours."""
+        self._view = memoryview(data)
+        return self._view
+
+    def release(self) -> None:
+        """Take back what was lent, or leave the memory to those who kept some of it."""
+        view, self._view = self._view, None
+        if view is None:
+            return
+        try:
+            view.release()
+        except BufferError:
+            pass  # somebody exports it further
+        if self._memory is not None and self._buf is not None:
+            self._memory.release()
+            self._memory = None
+            if _is_lent(self._buf):
+                self._buf = None
+
+    def __del__(self) -> None:
+        self.release()
+        if self._memory is not None:
+            self._memory.release()
+        buf = self._buf
+        if buf is None or self._size > _SPARE_BYTES or len(_spare) == _SPARE_MAX:
+            return
+        if not _is_lent(buf):
+            _spare.append(buf)
