@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import socket
+import threading
 import traceback
 
 import cards
@@ -130,34 +131,85 @@ def _fill(sock, view):
     return got, None
 
 
+def _check(sock, numbers_and_sizes):
+    """Receive messages: (bytes, how the stream ended or None, what was wrong).
+
+    However and wherever it ends, what came must be right; what was wrong is told when it has
+    ended, so that the sender sees a peer that reads all.
+    """
+    total = 0
+    wrong = []
+    for number, size in numbers_and_sizes:
+        buffer = bytearray(size)
+        with memoryview(buffer) as view:
+            got, ended = _fill(sock, view)
+        total += got
+        expected = message(number, size)[:got]
+        if buffer[:got] != expected:
+            wrong.append(f"message {number}: {differences(buffer[:got], expected)}")
+        if ended:
+            return total, ended, wrong
+    return total, None, wrong
+
+
 def receive(line, sizes, family=socket.AF_INET, stall_at=None):
     """Receive and check the messages 0, 1, ... of these sizes: (bytes, "end" or "reset").
 
-    However and wherever the stream ends, what came must be right. What was wrong is told when it
-    has ended: the sender sees a peer that reads all. It doesn't read the message number `stall_at`,
-    nor any after it, until it is told something.
+    The message number `stall_at`, and what follows it, is not read until the test says something.
     """
-    buffer = bytearray(max(sizes))
-    total = 0
-    wrong = []
-    with _accept(line, family) as sock, memoryview(buffer) as view:
+    def messages():
         for number, size in enumerate(sizes):
             if number == stall_at:
                 line.recv()
-            got, ended = _fill(sock, view[:size])
-            total += got
-            expected = message(number, size)[:got]
-            if bytes(view[:got]) != expected:
-                wrong.append(f"message {number}: {differences(view[:got], expected)}")
-            if ended:
-                break
-        else:
-            got, ended = _fill(sock, view[:1])
-            if got:
+            yield number, size
+
+    with _accept(line, family) as sock:
+        total, ended, wrong = _check(sock, messages())
+        if not ended:
+            more, ended = _fill(sock, memoryview(bytearray(1)))
+            if more:
                 wrong.append("more bytes than were sent")
     if wrong:
         raise AssertionError("\n".join(wrong))
     return total, ended
+
+
+def receive_many(line, streams):
+    """Receive and check many streams at once: [(bytes, "end", "reset" or "left")].
+
+    Each is (number of its first message, sizes, what to do): "read" all of it, "leave" half-way,
+    or "stall" until the test says something. They connect in this order.
+    """
+    results = [None] * len(streams)
+    wrong = []
+    go_on = threading.Event()
+
+    def serve(index, sock):
+        first, sizes, manner = streams[index]
+        if manner == "stall":
+            go_on.wait()
+        if manner == "leave":
+            sizes = sizes[:len(sizes) // 2]
+        with sock:
+            total, ended, bad = _check(sock, enumerate(sizes, first))
+            if not ended and manner != "leave":
+                _, ended = _fill(sock, memoryview(bytearray(1)))
+        wrong.extend(f"stream {index}: {words}" for words in bad)
+        results[index] = total, ended or "left"
+
+    threads = []
+    with socket.create_server((cards.THERE[socket.AF_INET], 0)) as listener:
+        line.send(listener.getsockname()[:2])
+        for index in range(len(streams)):
+            threads.append(threading.Thread(target=serve, args=(index, listener.accept()[0])))
+            threads[-1].start()
+    line.recv()
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    if wrong:
+        raise AssertionError("\n".join(wrong))
+    return results
 
 
 def send(line, sizes, family=socket.AF_INET, address=None):

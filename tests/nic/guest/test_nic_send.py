@@ -5,6 +5,7 @@ Completions take 10 to 200 ms here, so there is much in flight when a connection
 """
 import asyncio
 import ctypes
+import random
 import socket
 import sys
 
@@ -25,8 +26,8 @@ FAMILIES = pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6],
 class Sender(asyncio.Protocol):
     """Writes messages, and overwrites each one's memory as soon as zcloop has let go of it."""
 
-    def __init__(self):
-        self.number = self.bytes = 0
+    def __init__(self, first=0):
+        self._number = first
         self._dropped = []      # immutable: ours is the only reference left when zcloop drops it
         self._locked = []       # mutable: can't be resized while zcloop holds it
         self._may_write = asyncio.Event()
@@ -50,9 +51,8 @@ class Sender(asyncio.Protocol):
         await self._may_write.wait()
 
     def _next(self, size):
-        self.number += 1
-        self.bytes += size
-        return peers.message(self.number - 1, size)
+        self._number += 1
+        return peers.message(self._number - 1, size)
 
     def write(self, size):
         """The next message, as bytes."""
@@ -262,3 +262,62 @@ def test_a_peer_that_stays_silent_is_given_up(peer):
         runner.run(main())
 
 
+
+
+def random_streams(rng):
+    """Each way in which a sender ends, with each in which its peer behaves, four times."""
+    ways = [(ours, theirs) for ours in ("close", "abort")
+            for theirs in ("read", "leave", "stall")] * 4
+    rng.shuffle(ways)
+    streams = []
+    for index, (ours, theirs) in enumerate(ways):
+        sizes = [int(2 ** rng.uniform(0, 20)) for _ in range(rng.randrange(2, 12))] + [MIB]
+        streams.append((ours, (index * 100, sizes, theirs)))
+    return streams
+
+
+async def test_many_connections_end_in_all_ways(peer):
+    rng = random.Random(5)
+    streams = random_streams(rng)
+    peer.start(peers.receive_many, [stream for _, stream in streams])
+    address = await peer.told()
+    loop = asyncio.get_running_loop()
+    senders = []
+    for _, (first, _, _) in streams:
+        _, sender = await loop.create_connection(lambda first=first: Sender(first), *address)
+        senders.append(sender)
+
+    futures = []
+
+    async def run(sender, ours, sizes):
+        for size in sizes:
+            if rng.random() < 0.5:
+                sender.write(size)
+            else:
+                futures.append(sender.write_zerocopy(size))
+            if rng.random() < 0.5 and not sender.lost.done():
+                await asyncio.sleep(0)
+            sender.overwrite()
+        if ours == "close":
+            sender.transport.close()
+        else:
+            sender.transport.abort()
+
+    await asyncio.gather(*(run(sender, ours, sizes) for sender, (ours, (_, sizes, _))
+                           in zip(senders, streams, strict=True)))
+    assert loop.zcloop_stats().zerocopy_outstanding
+    peer.tell("read")
+    outcome = asyncio.ensure_future(peer.outcome())
+    while not outcome.done():
+        for sender in senders:
+            sender.overwrite()
+        await asyncio.sleep(0.001)
+    for (ours, (_, sizes, theirs)), result in zip(streams, outcome.result(), strict=True):
+        if ours == "close" and theirs != "leave":
+            assert result == (sum(sizes), "end")
+        else:
+            assert result[0] <= sum(sizes)
+    for sender in senders:
+        await sender.lost
+        await sender.all_let_go()
+    await asyncio.gather(*futures, return_exceptions=True)
