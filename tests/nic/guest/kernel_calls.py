@@ -1,4 +1,4 @@
-"""The two kernel calls under test, made without zcloop: what the cards do is known independently.
+"""The kernel calls under test, made without zcloop: what the cards do is known independently.
 
 Python's socket module names neither; linux/tcp.h and linux/errqueue.h do.
 """
@@ -53,6 +53,14 @@ class ZeroCopySender:
                 assert origin == _ORIGIN_ZEROCOPY, record
                 self.completed += high - low + 1
                 self.copied += (high - low + 1) * code
+
+
+def is_stalled(sock):
+    """Whether the peer's window is closed: there is more to send, and nothing on its way."""
+    info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 148)    # struct tcp_info
+    unacknowledged_segments, = struct.unpack_from("=I", info, 24)
+    unsent_bytes, = struct.unpack_from("=I", info, 144)
+    return unsent_bytes > 0 and unacknowledged_segments == 0
 
 
 class _ZeroCopyReceive(ctypes.Structure):
