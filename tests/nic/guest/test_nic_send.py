@@ -239,13 +239,14 @@ async def test_abort_in_the_middle_of_a_stream(peer):
     sender = await connect(peer, sizes)
     await sender.write_zerocopy(sizes[0])
     futures = [sender.write_zerocopy(size) for size in sizes[1:]]
-    await overwriting(sender, futures[4])
+    await overwriting(sender, futures[3])
+    while not asyncio.get_running_loop().zcloop_stats().zerocopy_outstanding:
+        await asyncio.sleep(0)
     sender.transport.abort()
     await sender.all_let_go()
     await asyncio.gather(*futures, return_exceptions=True)
-    received, ended = await peer.outcome()
-    assert MIB <= received < sum(sizes)
-    assert ended == "reset"
+    received, _ = await peer.outcome()      # the peer may have taken all that the kernel had
+    assert 5 * MIB <= received < sum(sizes)
 
 
 def test_a_peer_that_stays_silent_is_given_up(peer):
