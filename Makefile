@@ -11,6 +11,7 @@
 #   make lint types      ruff; mypy
 #   make test-native     C tests; test-native-asan: the same under ASan and UBSan
 #   make conformance     CPython's own asyncio tests on zcloop
+#   make test-nic        tests on emulated network cards, in a guest of its own (needs QEMU)
 #   make dist            sdist and wheel into dist/
 #   make clean           remove what these made
 #
@@ -27,8 +28,8 @@ version := $(shell $(PYTHON) -c 'import platform; print(platform.python_version(
 ready   := $(VENV)/.ready-$(version)
 native  := $(wildcard native/*.c native/*.h native/CMakeLists.txt native/binding/*)
 
-.PHONY: build test test-ecosystem demo test-demo bench lint types test-native test-native-asan conformance \
-    dist clean check-tools check-browser
+.PHONY: build test test-ecosystem demo test-demo bench lint types test-native test-native-asan \
+    test-nic conformance dist clean check-tools check-browser
 .DELETE_ON_ERROR:
 
 build: $(ready)
@@ -58,6 +59,9 @@ types: $(ready)-lint
 
 conformance: $(ready)
 	$(bin)/python -m tests.conformance --compare uvloop $(ARGS)
+
+test-nic: $(ready)
+	$(bin)/python -m tests.nic $(ARGS)
 
 dist: $(ready)
 	$(bin)/python -m build --outdir dist .
