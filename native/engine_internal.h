@@ -34,6 +34,7 @@ typedef struct {
     uint8_t drops;    /* times in a row that the receiver was found to keep nothing */
     uint64_t backoff; /* bytes to receive by copying before the next attempt */
     uint64_t judged, mapped;
+    bool alternates;  /* the last pages ended at bytes that couldn't be mapped, before the queue did */
     uint64_t dropped; /* bytes of views that were let go of at once, in a row */
 } zc_map_state;
 

@@ -32,7 +32,23 @@ int zc_recv_pages(zc_engine *engine, uint32_t slot, zc_page_run *run) {
     if (run->more && conn->map.left == 0) {
         return 0;
     }
+    if (conn->map.skip > 0 && conn->map.skip <= ZC_COPYBUF_MAX && conn->map.backoff == 0) {
+        /* The rest of a straggler: collected with what the mapping call brought of it. */
+        int64_t count = zc_conn_recv(conn, run->copybuf, conn->map.skip);
+        run->mapped = 0;
+        run->copied = count > 0 ? (size_t)count : 0;
+        if (count > 0 && conn->ready && !conn->paused) {
+            zc_again_push(engine, slot);
+        }
+        return count > 0;
+    }
     size_t behind, length = zc_map_wanted(engine, conn, ZC_MAP_STEP, &behind);
+    if (conn->map.alternates && length > 2 * ZC_PAGE) {
+        /* It will end at a straggler again, long before the queue does: room for a whole one,
+         * and so much less to map that nothing beyond what waits is ever copied. */
+        length -= ZC_PAGE;
+        behind = ZC_COPYBUF_MAX;
+    }
     size_t asked = length;
     if (length == 0 || (run->slice = lease(conn, &length)) == NULL) {
         return 0;
@@ -46,6 +62,7 @@ int zc_recv_pages(zc_engine *engine, uint32_t slot, zc_page_run *run) {
     };
     zc_map_result got;
     bool some = zc_conn_map(engine, conn, &ask, &got);
+    conn->map.alternates = got.mapped > 0 ? got.mapped < length : conn->map.alternates;
     zc_map_judge(conn, &got);
     run->start = ask.address;
     run->mapped = got.mapped;

@@ -124,7 +124,7 @@ static int zcpy_recv_pages(zc_engine *engine, uint32_t slot, zc_page_run *run) {
  */
 static int zcpy_map(zc_engine *engine, uint32_t slot, PyObject *reader, const zcpy_tables *tables,
                     int *stage, PyObject **rest) {
-    char stragglers[2 * ZC_COPYBUF_MAX];
+    char stragglers[4 * ZC_COPYBUF_MAX];
     size_t waiting = 0, total = 0;
     int handled = 0;
     *stage = -1;
