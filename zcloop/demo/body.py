@@ -3,6 +3,9 @@
 Writing blocks when the disk is behind, so the loop must not do it.  Handing each small
 piece to a thread would cost more than the write, so a thread gets about 1 MiB at a time.
 While it writes, what comes waits in the kernel's receive buffer.
+
+This is the one place where the application does something for zcloop: there, the body
+comes by ``zcloop.contrib.aiohttp.iter_body``, into memory that is used again.
 """
 
 from __future__ import annotations
@@ -15,12 +18,16 @@ from typing import BinaryIO
 
 from aiohttp import web
 
+from ..contrib.aiohttp import iter_body
+from ..loop import EventLoop
 from .storage import TooLarge
 
 __all__ = ["receive"]
 
 _BATCH = 1 << 20
 _IOV_MAX = 1024
+
+_Buffer = bytes | memoryview
 
 
 async def receive(request: web.Request, file: BinaryIO, most: int) -> int:
@@ -45,9 +52,13 @@ async def receive(request: web.Request, file: BinaryIO, most: int) -> int:
     return total
 
 
-async def _batches(request: web.Request) -> AsyncGenerator[list[bytes], None]:
-    """The body, about _BATCH bytes at a time; pieces as aiohttp has them, not joined."""
-    batch: list[bytes] = []
+async def _batches(request: web.Request) -> AsyncGenerator[list[_Buffer], None]:
+    """The body, about _BATCH bytes at a time; a batch is lent until the next is asked for."""
+    if isinstance(asyncio.get_running_loop(), EventLoop):
+        async for view in iter_body(request, _BATCH):
+            yield [view]
+        return
+    batch: list[_Buffer] = []
     held = 0
     content = request.content
     while not content.at_eof():  # iter_chunks() never ends on an empty body but the first
@@ -60,7 +71,7 @@ async def _batches(request: web.Request) -> AsyncGenerator[list[bytes], None]:
     yield batch
 
 
-def _write(file: BinaryIO, batch: Sequence[bytes]) -> None:
+def _write(file: BinaryIO, batch: Sequence[_Buffer]) -> None:
     fd = file.fileno()
     left = [piece for piece in batch if piece]
     while left:

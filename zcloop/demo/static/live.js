@@ -14,7 +14,7 @@ export class Live {
     { key: "filled", name: "filled in place", style: "s3" },
     { key: "mapped", name: "mapped", style: "s1" },
     { key: "in_copied", name: "copied", style: "s4" },
-  ], "aiohttp takes what was copied once, out of the kernel.");
+  ], "Uploads come by zcloop.contrib.aiohttp.iter_body, elsewhere by aiohttp's own parser.");
   #sent = new ShareChart("Bytes sent, by way", [
     { key: "sendfile", name: "sendfile", style: "s3" },
     { key: "zerocopy", name: "zero-copy", style: "s1" },
