@@ -18,8 +18,10 @@ int64_t zc_conn_recv(zc_conn *conn, char *buf, size_t len) {
     if (conn->error < 0) {
         return conn->error;
     }
-    if (conn->map.skip > 0 && len > conn->map.skip) {
-        len = conn->map.skip; /* pages may follow, which then begin where pages must */
+    /* Behind so many bytes pages may follow: they must not be copied along. */
+    size_t before_pages = conn->map.skip > 0 ? conn->map.skip : conn->map.unaligned;
+    if (before_pages > 0 && len > before_pages) {
+        len = before_pages;
     }
     ssize_t n;
     do {

@@ -189,12 +189,13 @@ class ReceiveHalf:
                     self._schedule_stash()
                     self._route()
                     return
-                buffer = self._protocol.get_buffer(len(rest))
+                protocol = self._protocol
+                buffer = protocol.get_buffer(len(rest))
                 if not len(buffer):
                     raise RuntimeError("get_buffer() returned an empty buffer")
                 count = put_bytes(buffer, rest)
                 rest = rest[count:]
-                self._protocol.buffer_updated(count)
+                protocol.buffer_updated(count)  # of whose buffer it is, whoever is the protocol now
         except (SystemExit, KeyboardInterrupt):
             self._put_back(rest)  # the loop may run again
             raise
