@@ -31,6 +31,7 @@ typedef struct {
     uint32_t skip;    /* bytes that no mapping can bring, before it can go on */
     bool hole;        /* of contiguous memory: bytes without a page came where one could begin */
     uint32_t unaligned; /* the same: bytes to copy before the next attempt */
+    uint8_t misses;     /* the same: how often in a row that was so */
     uint8_t drops;    /* times in a row that the receiver was found to keep nothing */
     uint64_t backoff; /* bytes to receive by copying before the next attempt */
     uint64_t judged, mapped;
@@ -164,7 +165,7 @@ int zc_conn_inq(const zc_conn *conn);
 int64_t zc_conn_recv(zc_conn *conn, char *buf, size_t len);
 void zc_map_copied(zc_conn *conn, size_t count);
 bool zc_fill_step(zc_engine *engine, zc_conn *conn);
-size_t zc_fill_map_step(zc_engine *engine, zc_conn *conn, size_t want);
+size_t zc_fill_map_step(zc_engine *engine, zc_conn *conn, size_t *want);
 int zc_lowat_for(size_t left);
 void zc_unaim(zc_engine *engine, uint32_t slot);
 void zc_fill_aim(zc_engine *engine, uint32_t slot);

@@ -62,7 +62,7 @@ bool zc_fill_step(zc_engine *engine, zc_conn *conn) {
         }
         int64_t n = 0;
         if (conn->fill_memory != NULL) {
-            n = (int64_t)zc_fill_map_step(engine, conn, want);
+            n = (int64_t)zc_fill_map_step(engine, conn, &want);
         }
         if (n == 0) {
             n = zc_conn_recv(conn, conn->fill_buf + conn->fill_done, want);
@@ -146,6 +146,7 @@ int64_t zc_fill_begin_pages(zc_engine *engine, uint32_t slot, zc_memory *memory,
     conn->fill_floats = true;
     conn->map.hole = false;
     conn->map.unaligned = 0;
+    conn->map.misses = 0;
     return begin(engine, slot);
 }
 

@@ -141,28 +141,39 @@ static size_t place(zc_conn *conn, zc_memory *memory, size_t at, attempt *try) {
  * Fact: where the window was full the kernel splits a page in two parts, which together
  * are one page long: a hole, behind which the pages go on.
  * Rule: where no page could be mapped, receive up to where the next one would begin and
- * try once more; if that fails too, the stream's pages don't begin where the memory's do.
+ * try once more; if that fails too, the stream's pages don't begin where the memory's do,
+ * for now: copy two pages, then try again at a page's place, then twice as much, and so on.
  */
 static void note_hole(zc_conn *conn, const zc_map_result *got) {
     zc_map_state *map = &conn->map;
+    if (got->mapped > 0) {
+        map->misses = 0;
+    }
     if (got->mapped > 0 || !map->hole) {
         map->hole = got->copied + got->skip > 0;
-    } else {
-        map->hole = false;
-        map->skip = 0;
-        map->unaligned = ZC_UNALIGNED;
+        return;
+    }
+    map->hole = false;
+    map->skip = 0;
+    map->unaligned = (uint32_t)ZC_UNALIGNED << map->misses;
+    if (map->misses < ZC_UNALIGNED_DOUBLINGS) {
+        map->misses++;
     }
 }
 
-static size_t map_into(zc_engine *engine, zc_conn *conn, zc_memory *memory, size_t at, size_t len) {
+/* 0: to be received by copying, *len bytes at most, behind which a page may begin. */
+static size_t map_into(zc_engine *engine, zc_conn *conn, zc_memory *memory, size_t at, size_t *len) {
     attempt try;
-    if (at % ZC_PAGE != 0) {
-        if (conn->map.hole && conn->map.skip == 0) {
-            conn->map.skip = (uint32_t)(ZC_PAGE - at % ZC_PAGE);
+    zc_map_state *map = &conn->map;
+    size_t to_next_page = (ZC_PAGE - at % ZC_PAGE) % ZC_PAGE;
+    if (to_next_page > 0) {
+        bool would = map->policy != ZC_MAP_NEVER && map->backoff == 0 && map->unaligned == 0;
+        if (would && *len >= to_next_page + ZC_PAGE) {
+            *len = to_next_page;
         }
         return 0;
     }
-    if (!attempt_map(engine, conn, len, &try)) {
+    if (!attempt_map(engine, conn, *len, &try)) {
         return 0;
     }
     note_hole(conn, &try.got);
@@ -216,8 +227,9 @@ static int64_t copy_over_pages(zc_conn *conn, zc_memory *memory, size_t at, size
 int64_t zc_recv_memory(zc_engine *engine, uint32_t slot, zc_memory *memory, size_t at, size_t len) {
     zc_conn *conn = zc_conn_live(engine, slot);
     int64_t count = 0;
+    size_t lent = len;
     if (conn->map.policy == ZC_MAP_ALWAYS || at >= zc_memory_used(memory)) {
-        count = (int64_t)map_into(engine, conn, memory, at, len);
+        count = (int64_t)map_into(engine, conn, memory, at, &len);
     }
     if (count == 0) {
         count = zc_memory_has_pages(memory)
@@ -226,7 +238,7 @@ int64_t zc_recv_memory(zc_engine *engine, uint32_t slot, zc_memory *memory, size
     }
     if (count > 0) {
         zc_memory_note_used(memory, at + (size_t)count);
-        aim(engine, slot, memory, len - (size_t)count);
+        aim(engine, slot, memory, lent - (size_t)count);
         if (conn->ready && !conn->paused) {
             zc_again_push(engine, slot);
         }
@@ -249,7 +261,7 @@ static void settle(zc_conn *conn, size_t before_first_page) {
     conn->fill_floats = false;
 }
 
-size_t zc_fill_map_step(zc_engine *engine, zc_conn *conn, size_t want) {
+size_t zc_fill_map_step(zc_engine *engine, zc_conn *conn, size_t *want) {
     if (!conn->fill_floats) {
         size_t at = (size_t)(conn->fill_buf - zc_memory_base(conn->fill_memory)) + conn->fill_done;
         return map_into(engine, conn, conn->fill_memory, at, want);
@@ -259,7 +271,7 @@ size_t zc_fill_map_step(zc_engine *engine, zc_conn *conn, size_t want) {
         return 0;
     }
     attempt try;
-    if (!attempt_map(engine, conn, want, &try)) {
+    if (!attempt_map(engine, conn, *want, &try)) {
         return 0;
     }
     size_t unmapped = try.got.mapped > 0 ? 0 : try.got.copied + try.got.skip;

@@ -8,7 +8,8 @@
  * ZC_MAP_STEP is all that is taken at a time: a fast peer must not keep the loop to itself. */
 enum {
     ZC_PAGE = 4096,
-    ZC_UNALIGNED = 64 * 1024, /* bytes to copy where pages and memory don't coincide */
+    ZC_UNALIGNED = 2 * ZC_PAGE, /* bytes to copy where pages and memory don't coincide; doubled ... */
+    ZC_UNALIGNED_DOUBLINGS = 7, /* ... so often */
     ZC_FLOAT_MAX = 512 * 1024 /* bytes that a fill moves to let its pages begin where they must */
 };
 _Static_assert((int)ZC_COPYBUF_MAX < (int)ZC_PAGE, "see above");
