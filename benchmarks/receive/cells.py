@@ -82,6 +82,7 @@ def _keep() -> list[Cell]:
     kinds = ("pages-keep", "pagebuffer-keep", "pagebuffer-exact", "readview-keep")
     sides = (
         Side("uvloop fresh bytearrays", "uvloop:new_event_loop", "fresh"),
+        Side("uvloop fresh, shifted", "uvloop:new_event_loop", "fresh-shifted"),
         Side("asyncio streams", "asyncio:new_event_loop", "streams-keep"),
         Side("uvloop streams", "uvloop:new_event_loop", "streams-keep"),
         *(zcloop_side(kind, "auto", f"zcloop {kind}") for kind in kinds),

@@ -52,7 +52,7 @@ def test_every_kind_of_receiver(kind):
     assert (record["viewed"] > 0) == (maps and kind.startswith("pages"))
 
 
-@pytest.mark.parametrize("kind", ["reused", "fresh", "streams", "streams-keep"])
+@pytest.mark.parametrize("kind", ["reused", "fresh", "fresh-shifted", "streams", "streams-keep"])
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_other_loops(loop, kind):
     side = Side(loop, f"{loop}:new_event_loop", kind, lowat=5000)
