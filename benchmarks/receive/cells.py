@@ -47,6 +47,7 @@ class Cell:
     mtu: int = 0
     header: int = 0
     answer: int = 0
+    pace: int = 0  # bytes a second that the sender writes at most; 0: as fast as it can
     strace: bool = False
 
     @property
@@ -81,6 +82,7 @@ def _keep() -> list[Cell]:
     kinds = ("pages-keep", "pagebuffer-keep", "pagebuffer-exact", "readview-keep")
     sides = (
         Side("uvloop fresh bytearrays", "uvloop:new_event_loop", "fresh"),
+        Side("uvloop fresh, shifted", "uvloop:new_event_loop", "fresh-shifted"),
         Side("asyncio streams", "asyncio:new_event_loop", "streams-keep"),
         Side("uvloop streams", "uvloop:new_event_loop", "streams-keep"),
         *(zcloop_side(kind, "auto", f"zcloop {kind}") for kind in kinds),
@@ -115,7 +117,8 @@ def _auto() -> list[Cell]:
 
 
 def _lowat() -> list[Cell]:
-    """256 KiB wanted at a time, 16 KiB written at a time."""
+    """256 KiB wanted at a time, 16 KiB written at a time: as fast as the sender can, where the
+    receiver may never be without bytes; and at 4 Gbit/s, where it waits for them."""
     wanted = 256 * KIB
     loops = {"zcloop": "zcloop:new_event_loop", "uvloop": "uvloop:new_event_loop", "C": ""}
     sides = [
@@ -123,7 +126,8 @@ def _lowat() -> list[Cell]:
         for name, loop in loops.items()
         for lowat in (0, wanted)
     ]
-    return [Cell("lowat/256k/16k", "plain", wanted, tuple(sides), write=16 * KIB)]
+    fast = Cell("lowat/256k/16k", "plain", wanted, tuple(sides), write=16 * KIB)
+    return [fast, replace(fast, id="lowat/256k/16k/paced", pace=500_000_000, nbytes=512 * MIB)]
 
 
 def _rpc() -> list[Cell]:

@@ -105,13 +105,15 @@ def _auto(results: Sequence[Result]) -> Table:
 
 def _lowat(results: Sequence[Result]) -> Table:
     table = _table(
-        *("side", "CPU µs/MB", "switches/GiB", "Gbit/s"),
+        *("cell", "side", "CPU µs/MB", "switches/GiB", "Gbit/s"),
         *("CPU ×lowat 1", "switches ×lowat 1"),
+        names=2,
     )
     for result in results:
         for side in result.samples:
             base = side.rpartition(" ")[0] + " 1"
             table.add_row(
+                result.cell.id.partition("/")[2],
                 side,
                 _cell(of(result, side, cpu)),
                 _cell(of(result, side, switches)),

@@ -71,7 +71,8 @@ def sender_command(cell: Cell, host: str, port: int, nbytes: int) -> list[str]:
     return [
         *(str(build.reference()), "send", cell.sender, "--host", host, "--port", str(port)),
         *("--bytes", str(nbytes), "--size", str(cell.write or cell.size)),
-        *("--mss", str(cell.mss), "--header", str(cell.header), "--answer", str(cell.answer)),
+        *("--mss", str(cell.mss), "--pace", str(cell.pace)),
+        *("--header", str(cell.header), "--answer", str(cell.answer)),
     ]
 
 

@@ -52,7 +52,7 @@ def test_every_kind_of_receiver(kind):
     assert (record["viewed"] > 0) == (maps and kind.startswith("pages"))
 
 
-@pytest.mark.parametrize("kind", ["reused", "fresh", "streams", "streams-keep"])
+@pytest.mark.parametrize("kind", ["reused", "fresh", "fresh-shifted", "streams", "streams-keep"])
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_other_loops(loop, kind):
     side = Side(loop, f"{loop}:new_event_loop", kind, lowat=5000)
@@ -272,7 +272,8 @@ def test_ids_are_unique_and_every_table_has_cells():
 
 def test_a_run_prints_a_table_and_keeps_raw_data(kept, tmp_path, capsys):
     copy = tmp_path / "copy.json"
-    arguments = ["--only", "lowat", "--rounds", "1", "--mib", "4", "--json", str(copy)]
+    arguments = ["--only", "lowat/256k/16k/paced", "--rounds", "1", "--mib", "4"]
+    arguments += ["--json", str(copy)]
     assert cli.main(arguments) == 0
     shown = capsys.readouterr().out
     for side in CELLS["lowat/256k/16k"].sides:

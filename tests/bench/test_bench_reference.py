@@ -76,6 +76,12 @@ def test_sizes_that_fit_nothing(kind):
     assert received["verified"] is True
 
 
+def test_a_paced_sender_takes_its_time():
+    words = ("--bytes", "4m", "--size", "16k", "--pace", "40m")
+    _, sent = loopback("reused", "plain", *words)
+    assert sent["seconds"] >= 0.1
+
+
 def test_without_a_hash_nothing_is_verified():
     received, _ = loopback("reused", "plain", "--bytes", "1m", "--size", "64k", "--no-hash")
     assert received["verified"] is None

@@ -25,6 +25,7 @@ static const struct option known[] = {
     { "arena", required_argument, NULL, 'a' },  { "copybuf", required_argument, NULL, 'c' },
     { "mss", required_argument, NULL, 'm' },    { "lowat", required_argument, NULL, 'l' },
     { "rcvbuf", required_argument, NULL, 'r' }, { "no-hash", no_argument, NULL, 'n' },
+    { "pace", required_argument, NULL, 'P' },
     { NULL, 0, NULL, 0 },
 };
 
@@ -56,6 +57,7 @@ static void parse(int argc, char **argv, struct options *out)
         case 'm': out->mss = (int)amount(optarg); break;
         case 'l': out->lowat = (int)amount(optarg); break;
         case 'r': out->rcvbuf = (int)amount(optarg); break;
+        case 'P': out->pace = amount(optarg); break;
         case 'n': out->hash = false; break;
         default: die("unknown option");
         }

@@ -183,16 +183,30 @@ static void receive_all(int fd, void *to, size_t n)
     }
 }
 
+/* Waits until `done` bytes are due. Busily: a sleep of so few microseconds would come back late. */
+static void keep_pace(const struct options *options, const struct moment *start, uint64_t done)
+{
+    struct moment now;
+    uint64_t due = start->wall_ns + (uint64_t)((double)done * 1e9 / (double)options->pace);
+    do
+        moment_now(&now);
+    while (now.wall_ns < due);
+}
+
 static uint64_t send_stream(struct sender *sender, send_body *body)
 {
     const struct options *options = sender->options;
     uint64_t messages = 0, at = 0;
     char answer[256];
+    struct moment start;
+    moment_now(&start);
     for (uint64_t done = 0; done < options->bytes; messages++, at += options->size) {
         if (options->header > 0)
             send_all(sender->fd, sender->pattern, options->header, MSG_MORE);
         body(sender, at % PATTERN_BYTES, options->size);
         done += options->header + options->size;
+        if (options->pace > 0)
+            keep_pace(options, &start, done);
         if (options->answer > 0)
             receive_all(sender->fd, answer, options->answer);
     }

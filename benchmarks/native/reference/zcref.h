@@ -32,6 +32,7 @@ struct options {
     size_t answer;           /* bytes that the receiver returns for each message */
     size_t arena;            /* map: bytes of address space that are mapped in turn before a zap */
     size_t copybuf;          /* map: bytes that the mapping call may copy */
+    uint64_t pace;           /* sender: bytes a second at most; 0: as fast as it goes */
     int mss, lowat, rcvbuf;  /* 0: left alone */
     bool hash;
 };
