@@ -26,6 +26,7 @@ enum {
 typedef struct {
     uint8_t policy;   /* enum zc_map_policy */
     bool asked;       /* there was a destination for pages */
+    bool proved;      /* the last judgement was that the stream yields pages */
     uint8_t level;    /* failures in a row: 0 = the stream yields pages, or wasn't tried */
     int left;         /* in the queue after the last mapping call; a FIN counts as one */
     uint32_t skip;    /* bytes that no mapping can bring, before it can go on */

@@ -20,6 +20,7 @@ enum {
     BACKOFF_FIRST = 256 * 1024, /* bytes received by copying after the first failure */
     BACKOFF_LEVELS = 9,         /* doublings: 64 MiB */
     JUDGED = 64 * 1024,         /* bytes by which a stream is judged */
+    PROVED_JUDGED = 1024 * 1024, /* the same of one that has yielded pages: it may have a bad moment */
     DROPPED = 512 * 1024,       /* bytes by which a receiver is */
     DROPPED_REST = 4            /* doublings of the first back-off that a receiver begins with */
 };
@@ -90,10 +91,11 @@ void zc_map_judge(zc_conn *conn, const zc_map_result *got) {
     }
     map->judged += got->mapped + got->copied + got->skip;
     map->mapped += got->mapped;
-    if (map->judged < JUDGED) {
+    if (map->judged < (map->proved ? PROVED_JUDGED : JUDGED)) {
         return;
     }
-    if (map->mapped * 2 < map->judged) {
+    map->proved = map->mapped * 2 >= map->judged;
+    if (!map->proved) {
         if (map->level < BACKOFF_LEVELS) {
             map->level++;
         }

@@ -16,7 +16,7 @@ from zcloop.mapping import calibration
 pytestmark = pytest.mark.loops("zcloop")
 
 MIB = 1 << 20
-SIZES = [MIB] * 64
+SIZES = [MIB] * 48
 
 
 def stream(sizes):

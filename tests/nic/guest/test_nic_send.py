@@ -157,6 +157,9 @@ async def test_bulk_in_auto_is_never_copied(peer, family):
     assert await overwriting(sender, peer.outcome()) == (sum(sizes), "end")
     await sender.all_let_go()
     stats = sender.transport.get_extra_info("zcloop")
+    while stats.zerocopy_completed < stats.zerocopy_sends:     # the queue is read now and then
+        await asyncio.sleep(0.001)
+        stats = sender.transport.get_extra_info("zcloop")
     sender.transport.close()
     await sender.lost
     assert stats.zerocopy_copied == 0
@@ -201,7 +204,9 @@ async def test_cancelling_the_future_keeps_the_hold(peer):
     for future in futures:
         future.cancel()
     await asyncio.gather(*futures, return_exceptions=True)
-    assert sender.overwrite() == held
+    # What the peer's window took last may complete meanwhile; were the holds gone with the
+    # futures, all would be free.
+    assert sender.overwrite() >= held - 2 > 0
     peer.tell("read")
     sender.transport.close()
     assert await overwriting(sender, peer.outcome()) == (sum(sizes), "end")
