@@ -76,3 +76,13 @@ def test_doctor_with_a_wrong_setting_still_tells_the_rest():
     assert status == 1
     assert "wrong: environment variable ZCLOOP_BUSY_POLL" in out
     assert "page_size" in out
+
+
+def test_doctor_into_a_pipe_that_is_closed_early():
+    """As `doctor | head -1`: no traceback, and status 0 for what was shown."""
+    program = subprocess.Popen([sys.executable, "-m", "zcloop", "doctor"],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    program.stdout.close()
+    assert program.stderr.read() == b""
+    program.stderr.close()
+    assert program.wait() == 0

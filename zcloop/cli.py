@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import sys
 from collections.abc import Sequence
 
@@ -39,7 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit status."""
     chosen = _parser().parse_args(arguments)
     if chosen.command == "doctor":
-        return doctor.report(sys.stdout)
+        try:
+            status = doctor.report(sys.stdout)
+            sys.stdout.flush()
+        except BrokenPipeError:  # whoever read it has seen enough, as `head` has
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        return status
     return _demo(chosen)
 
 

@@ -28,14 +28,13 @@ def report(out: TextIO) -> int:
         ("What this kernel can do", _kernel),
         ("What mapping received pages costs here", _calibration),
     ):
-        print(title, file=out)
+        found: list[str] = []
         try:
-            for line in lines():
-                print(f"  {line}", file=out)
+            found.extend(lines())
         except (OSError, ValueError) as exc:
-            print(f"  wrong: {exc}", file=out)
+            found.append(f"wrong: {exc}")
             status = 1
-        print(file=out)
+        print(title, *(f"  {line}" for line in found), "", sep="\n", file=out)
     return status
 
 
