@@ -101,7 +101,11 @@ static bool attempt_map(zc_engine *engine, zc_conn *conn, size_t len, attempt *t
         .clean = true,
     };
     (void)zc_conn_map(engine, conn, &ask, &try->got);
-    zc_map_judge(conn, &try->got);
+    if (try->got.mapped > 0 || !conn->map.proved) {
+        zc_map_judge(conn, &try->got);
+    } else {
+        conn->map.skip = (uint32_t)try->got.skip; /* out of step is not unmappable: see note_hole */
+    }
     return true;
 }
 
