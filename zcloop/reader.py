@@ -601,6 +601,8 @@ class StreamReader(asyncio.StreamReader, ChunkQueue):
         kernel's, received without a copy, and otherwise that of a `bytes`. Raises like
         `readexactly`.
         """
+        if n < 0:
+            raise ValueError("readview size can not be less than zero")
         if n >= VIEW_MIN:
             view = await self._read_pages(n)
             if view is not None:
