@@ -13,7 +13,8 @@
 enum { FIRST_CAPACITY = 64 };
 
 /* Doubles the table and the again-ring together: the ring can then hold every
- * connection once, so a push never fails. */
+ * connection once, so a push never fails.  The new half isn't touched, so that it takes
+ * no memory before it is used. */
 static int grow(zc_engine *engine) {
     uint32_t old = engine->capacity;
     if (old >= (1u << 24)) {
@@ -36,12 +37,6 @@ static int grow(zc_engine *engine) {
     engine->again = again;
     engine->again_capacity = capacity;
     engine->again_head = 0;
-    memset(conns + old, 0, (capacity - old) * sizeof *conns);
-    for (uint32_t slot = capacity; slot-- > old;) {
-        conns[slot].fd = -1;
-        conns[slot].next_free = engine->free_head;
-        engine->free_head = slot;
-    }
     engine->conns = conns;
     engine->capacity = capacity;
     return 0;
@@ -51,19 +46,21 @@ int zc_conn_add(zc_engine *engine, int fd, int mode, int flags) {
     if (fd < 0) {
         return -EBADF;
     }
-    if (engine->free_head == ZC_NO_SLOT) {
+    bool fresh = engine->free_head == ZC_NO_SLOT;
+    if (fresh && engine->used == engine->capacity) {
         int error = grow(engine);
         if (error < 0) {
             return error;
         }
     }
-    uint32_t slot = engine->free_head;
-    zc_conn *conn = zc_conn_at(engine, slot);
+    uint32_t slot = fresh ? engine->used : engine->free_head;
+    zc_conn *conn = &engine->conns[slot];
+    uint32_t generation = fresh ? 0 : conn->generation;
     struct epoll_event event = {
         /* A listener stays level-triggered: what one batch doesn't accept, the next must see. */
         .events = mode == ZC_MODE_LISTEN ? (uint32_t)EPOLLIN
                                          : (uint32_t)(EPOLLIN | EPOLLRDHUP | EPOLLPRI | EPOLLET),
-        .data.u64 = ((uint64_t)conn->generation << 32) | slot,
+        .data.u64 = ((uint64_t)generation << 32) | slot,
     };
     if (epoll_ctl(engine->epfd, EPOLL_CTL_ADD, fd, &event) < 0) {
         return -errno;
@@ -72,8 +69,11 @@ int zc_conn_add(zc_engine *engine, int fd, int mode, int flags) {
         int on = 1;
         (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     }
-    engine->free_head = conn->next_free;
-    uint32_t generation = conn->generation;
+    if (fresh) {
+        engine->used++;
+    } else {
+        engine->free_head = conn->next_free;
+    }
     memset(conn, 0, sizeof *conn);
     conn->generation = generation;
     conn->fd = fd;
@@ -84,20 +84,40 @@ int zc_conn_add(zc_engine *engine, int fd, int mode, int flags) {
     return (int)slot;
 }
 
-/* Both are arrays of 64-bit counters. */
-static void sum(zc_conn_stats *into, const zc_conn_stats *stats) {
+/* The counters of mapping and of zero-copy sends.  Without memory for them, they count nothing:
+ * that is no reason for a receive or a send to fail. */
+zc_conn_stats *zc_rare_stats(zc_conn *conn) {
+    static _Thread_local zc_conn_stats lost;
+    if (conn->rare == NULL) {
+        conn->rare = calloc(1, sizeof *conn->rare);
+    }
+    return conn->rare != NULL ? conn->rare : &lost;
+}
+
+static zc_conn_stats stats_of(const zc_conn *conn) {
+    zc_conn_stats stats = {0};
+    if (conn->rare != NULL) {
+        stats = *conn->rare;
+    }
+    memcpy(&stats, &conn->stats, sizeof conn->stats);
+    return stats;
+}
+
+/* Adds to an array of 64-bit counters, as both are. */
+static void sum(zc_conn_stats *into, const zc_conn *conn) {
+    zc_conn_stats stats = stats_of(conn);
     uint64_t *total = (uint64_t *)into;
-    const uint64_t *more = (const uint64_t *)stats;
-    for (size_t i = 0; i < sizeof *stats / sizeof *more; i++) {
+    const uint64_t *more = (const uint64_t *)&stats;
+    for (size_t i = 0; i < sizeof stats / sizeof *more; i++) {
         total[i] += more[i];
     }
 }
 
 void zc_engine_totals(const zc_engine *engine, zc_conn_stats *out) {
     *out = engine->gone;
-    for (uint32_t slot = 0; slot < engine->capacity; slot++) {
+    for (uint32_t slot = 0; slot < engine->used; slot++) {
         if (engine->conns[slot].fd >= 0) {
-            sum(out, &engine->conns[slot].stats);
+            sum(out, &engine->conns[slot]);
         }
     }
 }
@@ -119,7 +139,8 @@ int zc_conn_remove(zc_engine *engine, uint32_t slot) {
     if (engine->cork.slot == slot) {
         engine->cork.slot = ZC_NO_SLOT; /* the connection is gone, so are its bytes */
     }
-    sum(&engine->gone, &conn->stats);
+    sum(&engine->gone, conn);
+    free(conn->rare);
     conn->fd = -1;
     conn->generation++;
     conn->next_free = engine->quarantine_head;
@@ -176,6 +197,7 @@ int zc_conn_resume(zc_engine *engine, uint32_t slot) {
     return 1;
 }
 
-const zc_conn_stats *zc_conn_counters(const zc_engine *engine, uint32_t slot) {
-    return &zc_conn_live(engine, slot)->stats;
+const zc_conn_stats *zc_conn_counters(zc_engine *engine, uint32_t slot) {
+    engine->counters = stats_of(zc_conn_live(engine, slot));
+    return &engine->counters;
 }

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <sys/epoll.h>
 #include <sys/uio.h>
 
@@ -28,20 +29,31 @@ typedef struct {
     bool asked;       /* there was a destination for pages */
     bool proved;      /* the last judgement was that the stream yields pages */
     uint8_t level;    /* failures in a row: 0 = the stream yields pages, or wasn't tried */
+    uint8_t drops;    /* times in a row that the receiver was found to keep nothing */
+    bool hole;        /* of contiguous memory: bytes without a page came where one could begin */
+    uint8_t misses;   /* the same: how often in a row that was so */
+    bool alternates;  /* the last pages ended at bytes that couldn't be mapped, before the queue did */
     int left;         /* in the queue after the last mapping call; a FIN counts as one */
     uint32_t skip;    /* bytes that no mapping can bring, before it can go on */
-    bool hole;        /* of contiguous memory: bytes without a page came where one could begin */
-    uint32_t unaligned; /* the same: bytes to copy before the next attempt */
-    uint8_t misses;     /* the same: how often in a row that was so */
-    uint8_t drops;    /* times in a row that the receiver was found to keep nothing */
+    uint32_t unaligned; /* of contiguous memory: bytes to copy before the next attempt */
     uint64_t backoff; /* bytes to receive by copying before the next attempt */
     uint64_t judged, mapped;
-    bool alternates;  /* the last pages ended at bytes that couldn't be mapped, before the queue did */
     uint64_t dropped; /* bytes of views that were let go of at once, in a row */
 } zc_map_state;
 
+/* The counters that every connection has: those with which zc_conn_stats begins. */
+typedef struct {
+    uint64_t bytes_received, recv_calls, bytes_filled, fills, wakeups;
+    uint64_t bytes_sent, send_calls, send_short, sendfile_bytes, lowat_set;
+} zc_common_stats;
+
+_Static_assert(sizeof(zc_common_stats) == offsetof(zc_conn_stats, bytes_mapped) &&
+                   offsetof(zc_common_stats, lowat_set) == offsetof(zc_conn_stats, lowat_set),
+               "copied as one piece");
+
 /*
- * One connection.
+ * One connection.  Its size is what an idle one costs, so what most never need is
+ * allocated when it is first needed.
  *
  * Kernel fact: the poller is edge-triggered, so an edge says once that bytes
  * came.  Rule: `ready` remembers an edge until a recv shows that the socket
@@ -67,12 +79,12 @@ typedef struct {
     bool want_write;
     bool out_armed;
     bool fill_floats; /* where the result begins in fill_memory isn't fixed yet */
+    bool aimed;       /* lowat is at what an exact PageBuffer lacks */
     char *fill_buf; /* not NULL: a fill is under way */
     size_t fill_len, fill_done;
     zc_memory *fill_memory; /* not NULL: pages may be moved into it */
     int lowat;      /* what SO_RCVLOWAT was last set to; 1 = the default */
     int idle_lowat; /* what it is when no fill is under way */
-    bool aimed;     /* ... is at what an exact PageBuffer lacks */
     zc_map_state map;
     uint64_t batch; /* the poll that read from it last */
     int error;          /* -errno that recv reported, which the kernel does once; 0: none */
@@ -86,8 +98,11 @@ typedef struct {
     uint8_t enobufs_row;          /* refusals in a row */
     bool whole_pages;             /* send so that a receiver on this host can map it */
     bool completions_told;        /* ZC_COMPLETED was reported, the queue not read since */
-    zc_conn_stats stats;
+    zc_common_stats stats;
+    zc_conn_stats *rare; /* the other counters, see zc_rare_stats; NULL: all are 0 */
 } zc_conn;
+
+_Static_assert(sizeof(zc_conn) <= 264, "what most connections never need belongs elsewhere");
 
 typedef struct {
     uint32_t slot, generation;
@@ -122,6 +137,7 @@ struct zc_engine {
     int epfd;
     zc_conn *conns;
     uint32_t capacity, free_head;
+    uint32_t used;  /* slots from here on were never given out, nor touched */
     uint32_t live;  /* connections in the table */
     bool orphaned;  /* its owner is gone */
     uint32_t quarantine_head; /* removed since the last poll */
@@ -147,11 +163,12 @@ struct zc_engine {
         int unsupported;    /* errno that says why this kernel doesn't; 0: it does, or wasn't asked */
     } map;
     zc_engine_stats stats;
-    zc_conn_stats gone; /* of the connections that were removed */
+    zc_conn_stats gone;     /* of the connections that were removed */
+    zc_conn_stats counters; /* what zc_conn_counters returned */
 };
 
 static inline zc_conn *zc_conn_at(const zc_engine *engine, uint32_t slot) {
-    ZC_ASSERT(slot < engine->capacity);
+    ZC_ASSERT(slot < engine->used);
     return &engine->conns[slot];
 }
 
@@ -161,6 +178,7 @@ static inline zc_conn *zc_conn_live(const zc_engine *engine, uint32_t slot) {
     return conn;
 }
 
+zc_conn_stats *zc_rare_stats(zc_conn *conn);
 void zc_again_push(zc_engine *engine, uint32_t slot);
 int zc_conn_inq(const zc_conn *conn);
 int64_t zc_conn_recv(zc_conn *conn, char *buf, size_t len);

@@ -101,7 +101,7 @@ void zc_map_judge(zc_conn *conn, const zc_map_result *got) {
         }
         map->backoff = (uint64_t)BACKOFF_FIRST << (map->level - 1);
         map->skip = 0;
-        conn->stats.map_backed_off++;
+        zc_rare_stats(conn)->map_backed_off++;
     } else {
         map->level = 0;
     }
@@ -128,7 +128,7 @@ void zc_map_note_kept(zc_engine *engine, uint32_t slot, size_t bytes, int kept) 
     if (map->drops < BACKOFF_LEVELS) {
         map->drops++;
     }
-    conn->stats.map_not_kept++;
+    zc_rare_stats(conn)->map_not_kept++;
 }
 
 /* So much came by recv. */

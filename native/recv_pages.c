@@ -22,7 +22,7 @@ static zc_slice *lease(zc_conn *conn, size_t *length) {
         *length = *length / 2 / ZC_PAGE * ZC_PAGE;
         slice = zc_slice_lease((uint32_t)(*length / ZC_PAGE));
     }
-    conn->stats.map_arena_full += slice == NULL;
+    zc_rare_stats(conn)->map_arena_full += slice == NULL;
     return slice;
 }
 
@@ -119,7 +119,7 @@ static int put_copies(zc_conn *conn, zc_memory *memory, size_t at, const attempt
         return error;
     }
     if (pages) {
-        conn->stats.map_not_moved++;
+        zc_rare_stats(conn)->map_not_moved++;
         memcpy(base + at, zc_slice_base(try->slice), mapped);
     }
     memcpy(base + at + mapped, try->straggler, copied);

@@ -93,7 +93,7 @@ static int refuse(zc_engine *engine, zc_conn *conn, int error) {
     case EOPNOTSUPP: /* this kind of socket can't: MPTCP */
     case EINVAL:
         conn->map.policy = ZC_MAP_NEVER;
-        conn->stats.map_unsupported++;
+        zc_rare_stats(conn)->map_unsupported++;
         break;
     default: /* recv will say it, too */
         break;
@@ -111,7 +111,8 @@ int zc_conn_map(zc_engine *engine, zc_conn *conn, const zc_map_request *ask, zc_
     };
     socklen_t known;
     *got = (zc_map_result){0};
-    conn->stats.map_calls++;
+    zc_conn_stats *rare = zc_rare_stats(conn);
+    rare->map_calls++;
     int error = call_kernel(conn->fd, &request, &known);
     if (error < 0) {
         return error == -EIO ? 0 : refuse(engine, conn, error); /* EIO: the end, recv says it too */
@@ -128,9 +129,9 @@ int zc_conn_map(zc_engine *engine, zc_conn *conn, const zc_map_request *ask, zc_
     conn->map.left = HAS(known, inq) ? (int)request.inq : zc_conn_inq(conn);
     conn->ready = conn->map.left > 0 || conn->hup || conn->deferred_error != 0;
     conn->stats.bytes_received += count;
-    conn->stats.bytes_mapped += got->mapped;
-    conn->stats.bytes_copybuf += got->copied;
-    conn->stats.map_unmappable += got->mapped == 0;
+    rare->bytes_mapped += got->mapped;
+    rare->bytes_copybuf += got->copied;
+    rare->map_unmappable += got->mapped == 0;
     conn->large = count >= ZC_LARGE;
     return count > 0;
 }

@@ -98,6 +98,7 @@ static bool is_full(const zc_engine *engine, const zc_conn *conn) {
 /* Reads the error queue, and keeps the engine's sums. */
 static void reap(zc_engine *engine, zc_conn *conn) {
     zc_inflight *table = conn->inflight;
+    zc_conn_stats *stats = zc_rare_stats(conn);
     uint32_t sends = zc_inflight_outstanding(table);
     size_t pinned = zc_inflight_pinned(table);
     if (conn->zerocopy_pid != getpid()) {
@@ -105,17 +106,17 @@ static void reap(zc_engine *engine, zc_conn *conn) {
          * reads, and the notices are the parent's. */
         zc_inflight_forget(table);
     } else if (sends > 0) {
-        conn->stats.zerocopy_notices += (uint64_t)zc_errqueue_reap(conn->zerocopy_fd, table);
+        stats->zerocopy_notices += (uint64_t)zc_errqueue_reap(conn->zerocopy_fd, table);
     }
     uint64_t completed = sends - zc_inflight_outstanding(table);
-    conn->stats.zerocopy_completed += completed;
-    conn->stats.zerocopy_copied = zc_inflight_copied(table);
+    stats->zerocopy_completed += completed;
+    stats->zerocopy_copied = zc_inflight_copied(table);
     engine->stats.zerocopy_outstanding -= completed;
     engine->stats.zerocopy_pinned -= pinned - zc_inflight_pinned(table);
 }
 
 int zc_zerocopy_fallback(zc_engine *engine, uint32_t slot, int reason) {
-    zc_conn_stats *stats = &zc_conn_live(engine, slot)->stats;
+    zc_conn_stats *stats = zc_rare_stats(zc_conn_live(engine, slot));
     switch (reason) {
     case ZC_FALLBACK_ROUTE:
         stats->zerocopy_fallback_route++;
@@ -190,8 +191,8 @@ static int64_t send_once(zc_engine *engine, uint32_t slot, const char *buf, size
         if (n > 0) {
             zc_inflight_sent(conn->inflight, (size_t)n, token);
             conn->enobufs_row = 0;
-            conn->stats.zerocopy_sends++;
-            conn->stats.zerocopy_bytes += (uint64_t)n;
+            zc_rare_stats(conn)->zerocopy_sends++;
+            zc_rare_stats(conn)->zerocopy_bytes += (uint64_t)n;
             engine->stats.zerocopy_outstanding++;
             engine->stats.zerocopy_pinned += (uint64_t)n;
         }

@@ -105,7 +105,7 @@ int zc_conn_remove(zc_engine *engine, uint32_t slot);
 int zc_conn_set_mode(zc_engine *engine, uint32_t slot, int mode);
 int zc_conn_pause(zc_engine *engine, uint32_t slot);
 int zc_conn_resume(zc_engine *engine, uint32_t slot); /* 1: call zc_engine_poll */
-const zc_conn_stats *zc_conn_counters(const zc_engine *engine, uint32_t slot);
+const zc_conn_stats *zc_conn_counters(zc_engine *engine, uint32_t slot); /* until the next call */
 /* The sums over all connections that the engine has or had. */
 void zc_engine_totals(const zc_engine *engine, zc_conn_stats *out);
 

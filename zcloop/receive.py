@@ -145,7 +145,7 @@ class ReceiveHalf:
 
     def _remember_route(self: _Self) -> None:
         """What this connection has learned is of use to the next one from there."""
-        if self._maps and lib.zc_conn_counters(self._c, self._slot).map_calls:
+        if lib.zc_conn_counters(self._c, self._slot).map_calls:
             remember(self._route_key(), lib.zc_conn_map_level(self._c, self._slot))
 
     def set_read_lowat(self: _Self, nbytes: int) -> None:

@@ -310,7 +310,8 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         """Give slot and descriptor back, or leave them to the sends that are in flight."""
         if self._slot >= 0:
             self._last_counters = self._engine.conn_counters(self._slot)
-            self._remember_route()
+            if self._maps:
+                self._remember_route()
             if self._zerocopy is None or not self._leave(collected):
                 self._engine.remove(self._slot)
             self._slot = -1
