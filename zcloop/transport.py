@@ -356,8 +356,8 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
 
     def _route_key(self) -> Any:
         """The peer's address without its port: what a route's memory goes by."""
-        peer = self._peername
-        return peer >> 16 if isinstance(peer, int) else peer and peer[0]
+        peer = _as_tuple(self._peername)  # the field's form depends on who has asked already
+        return peer and peer[0]
 
     def _need_sock(self) -> socket.socket:
         """The descriptor as a socket object, which most connections never need."""
