@@ -75,13 +75,8 @@ def _own(data: Any) -> _Piece:
 
 
 def _flat(view: memoryview) -> _Piece:
-    """A view's bytes one by one: without a copy if they are in a row and of a type of C."""
-    if view.c_contiguous and view.nbytes:
-        try:
-            return view.cast("B")
-        except TypeError:  # of ctypes, or in another byte order
-            pass
-    return view.tobytes()
+    """A view's bytes one by one, copied if they aren't in a row."""
+    return view.cast("B") if view.c_contiguous and view.nbytes else view.tobytes()
 
 
 def _sizeable(data: Any) -> bytes | bytearray | memoryview:
@@ -126,6 +121,7 @@ class SendHalf:
         _fatal_error: Any
         _lose: Any
         _route_key: Any
+        _bound_linger: Any
 
     # -- writing --------------------------------------------------------------
 
@@ -493,6 +489,8 @@ class SendHalf:
             send = _send if left <= GIL_HELD_MAX else lib.zc_send_nogil
             start = _from_buffer(flight.data) + self._head
             return left, int(send(self._c, self._slot, start, left))
+        if self._state is not ConnState.OPEN:
+            self._bound_linger()
         asked = min(left, _CALL_MAX)
         number = zerocopy.number_of(flight)
         sent = lib.zc_send_held(

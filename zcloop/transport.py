@@ -245,11 +245,14 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         self._advance(ConnState.CLOSING)
         self._stop_receiving()
         if self._zerocopy is not None and self._queued and self._reap():
-            # A peer that takes nothing must not keep what is in flight for ever.
-            lib.zc_linger(self._c, self._slot, milliseconds(self._loop._config.zerocopy_linger))
+            self._bound_linger()
         # Releasing buffers may have run anybody's code, and ended the connection.
         if self._state is _CLOSING and not self._queued and self._empty_waiter is None:
             self._lose(None)
+
+    def _bound_linger(self) -> None:
+        """A peer that takes nothing after ``close()`` must not keep what is in flight for ever."""
+        lib.zc_linger(self._c, self._slot, milliseconds(self._loop._config.zerocopy_linger))
 
     def abort(self) -> None:
         """Close at once and drop what is queued."""

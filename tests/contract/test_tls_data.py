@@ -1,7 +1,6 @@
 """What TLS does with data: backpressure, buffers of all kinds, the end of a connection."""
 import asyncio
 import contextlib
-import ctypes
 import socket
 
 import pytest
@@ -101,17 +100,6 @@ async def test_a_buffer_may_change_though_pause_writing_wrote(tls, how):
         expected = pattern(4 * SIZE) + (b"and" if how == "writelines" else b"") + b"!?"
         await server.received(len(expected))
         assert_same(server.data, expected)
-
-
-async def test_memory_that_is_not_of_c_types(tls):
-    """ctypes and numpy describe their items in ways that memoryview.cast() refuses."""
-    async with two_ends(*tls) as (server, client):
-        for size in 100, 100_000:
-            array = (ctypes.c_uint8 * size).from_buffer(bytearray(pattern(size)))
-            client.transport.write(memoryview(array))
-            await server.received(size)
-            assert_same(server.data, pattern(size))
-            server.data.clear()
 
 
 async def test_items_wider_than_a_byte(tls):

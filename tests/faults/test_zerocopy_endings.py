@@ -291,6 +291,66 @@ def test_set_protocol_with_sends_in_flight():
     run(main())
 
 
+def test_a_peer_that_sends_after_close_is_reset():
+    """As by a plain socket that was closed; else it would fill a buffer that nobody empties."""
+    def send_on(peer):
+        peer.setblocking(True)
+        with pytest.raises(ConnectionError):
+            while True:
+                peer.send(bytes(65536))
+
+    async def main():
+        async with in_flight() as (transport, protocol, peer, buffer, future):
+            transport.close()
+            await protocol.called("connection_lost")
+            assert not unlocked(buffer)
+            await asyncio.get_running_loop().run_in_executor(None, send_on, peer)
+            await future
+            await nothing_held(buffer)
+    run(main())
+
+
+def test_close_with_something_unread_resets():
+    """As the close of a plain socket does; the peer doesn't wait for what it will never get."""
+    async def main():
+        async with in_flight() as (transport, protocol, peer, buffer, future):
+            transport.pause_reading()
+            peer.send(b"unread")
+            transport.close()
+            await protocol.called("connection_lost")
+            assert protocol.exc is None
+            await future
+            await nothing_held(buffer)
+            assert read_to_end(peer)[1] is not None
+    run(main())
+
+
+def test_a_send_that_starts_after_close_is_bounded_too():
+    """Nothing is in flight at close(): the flight is queued behind what is copied."""
+    async def main():
+        own, peer = connected()
+        with peer:
+            loop = asyncio.get_running_loop()
+            transport, protocol = await loop.create_connection(RecordingProtocol, sock=own)
+            while not transport.get_write_buffer_size():
+                transport.write(bytes(65536))
+            transport.write(bytes(4_000_000))
+            behind = bytearray(16_000_000)
+            future = transport.write_zerocopy(behind)
+            assert in_flight_now() == 0
+            transport.close()
+            while not in_flight_now():
+                with contextlib.suppress(BlockingIOError):
+                    peer.recv(65536, socket.MSG_DONTWAIT)
+                await asyncio.sleep(0)
+            await protocol.called("connection_lost")
+            assert isinstance(protocol.exc, OSError)
+            with pytest.raises(OSError):
+                await future
+            await nothing_held(behind)
+    run(main(), zcloop.Config(send="zerocopy", zerocopy_threshold=5_000_000, zerocopy_linger=0.3))
+
+
 # -- buffers whose end runs code ------------------------------------------------------------------
 
 class Telling(bytearray):
