@@ -8,8 +8,9 @@ plain socket would show it.  After ``close()`` both directions are shut down: wh
 sent, then FIN, and a peer that sends is reset (tcp_rcv_state_process, RCV_SHUTDOWN); where
 something is unread, the peer is reset at once.  The descriptor is closed once the peer has
 everything; a peer that takes nothing for the linger time is given up by the kernel
-(TCP_USER_TIMEOUT, which bounds the time without progress).  After ``abort()`` it is disconnected, and closed when the last
-completion is in, which is as soon as the card has sent what it had been given.
+(TCP_USER_TIMEOUT, which bounds the time without progress).  After ``abort()`` it is
+disconnected, and closed when the last completion is in, which is as soon as the card has sent
+what it had been given.
 All of this reaches the socket, and so whoever has another descriptor of it; the close of a plain
 one doesn't.  How many there are, in this process and others, nobody can ask.
 ``connection_lost`` doesn't wait for either: it comes when it does in asyncio, once the

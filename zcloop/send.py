@@ -322,35 +322,42 @@ class SendHalf:
             self._maybe_pause_protocol()
 
     def _flush(self: _Self) -> None:
-        """Offer the queue to the kernel until it is empty or the kernel is full."""
+        """Offer the queue to the kernel until it is empty or the kernel is full.
+
+        Releasing a buffer runs anybody's code, and so does each allocation (the collector) and
+        each call (a signal's handler).  Such code may write, which only appends, and it may
+        abort, upon which the queue isn't ours any more: look after every step.
+        """
         queue = self._need_queue()
         while queue:
             first = queue[0]
             if type(first) is Flight:
                 asked, sent = self._send_flight(first)
             elif len(queue) == 1:
-                asked = self._queued
+                asked = len(first) - self._head
                 send = _send if asked <= GIL_HELD_MAX else lib.zc_send_nogil
                 sent = send(self._c, self._slot, _from_buffer(first) + self._head, asked)
             else:
-                asked, sent = self._send_vector()
+                asked, sent = self._send_vector(queue)
+            if self._queue is not queue:
+                return
             if sent < 0:
                 self._fail_queue(os_error(sent))
                 return
-            self._consume(sent)
+            self._consume(queue, sent)
             if sent < asked:
                 break
             if type(first) is Flight and (not queue or queue[0] is not first):
-                self._end_flight(first)  # releases a buffer, which may run anybody's code
+                self._end_flight(first)
                 if self._queue is not queue:
                     return
         zerocopy = self._zerocopy
         if zerocopy is not None and zerocopy.unreaped >= _REAP_EVERY:
-            self._reap()  # as above
+            self._reap()
         if not self._conn_lost:
             self._after_flush()
 
-    def _send_vector(self: _Self) -> tuple[int, int]:
+    def _send_vector(self: _Self, queue: deque[_Queued]) -> tuple[int, int]:
         """One vectored send of the queue's front; returns bytes asked and sent."""
         c = self._c
         put = lib.zc_iov_put
@@ -370,7 +377,8 @@ class SendHalf:
                 add(small[0] if len(small) == 1 else b"".join(small))
                 small.clear()
 
-        for piece in self._need_queue():
+        for i in range(len(queue)):  # an iterator wouldn't bear that something is appended
+            piece = queue[i]
             if count + 2 > _IOV_MAX or type(piece) is Flight:
                 break
             if not asked and self._head:
@@ -385,13 +393,12 @@ class SendHalf:
         send = lib.zc_sendv if asked <= GIL_HELD_MAX else lib.zc_sendv_nogil
         return asked, int(send(c, self._slot, count))
 
-    def _consume(self: _Self, count: int) -> None:
-        """Drop from the queue what the kernel took."""
+    def _consume(self: _Self, queue: deque[_Queued], count: int) -> None:
+        """Drop from the queue what the kernel took; no call comes between the fields."""
         self._queued -= count
-        queue = self._need_queue()
         if not self._queued:
-            queue.clear()
             self._head = 0
+            queue.clear()
             return
         count += self._head
         while count >= len(queue[0]):

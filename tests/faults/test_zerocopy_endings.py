@@ -20,6 +20,7 @@ from support import RecordingProtocol, assert_same, listener, pattern, poll, res
 
 import zcloop
 from zcloop.engine import lib
+from zcloop.send import SendHalf
 
 SIZE = 1_500_000
 DATA = pattern(SIZE)
@@ -483,6 +484,39 @@ def test_a_dropped_buffer_s_end_runs_code(by_peer, reaction):
                 assert not any((await read_all(peer))[0])
     run(main(), zcloop.Config(send="copy"))
     assert errors == []
+
+
+@pytest.mark.parametrize("reaction", ["abort", "write"])
+def test_code_runs_while_the_queue_is_sent(reaction, monkeypatch):
+    """As the collector and signal handlers do, between any two steps; here right after a send."""
+    send_vector = SendHalf._send_vector
+
+    def interrupted(transport, queue):
+        result = send_vector(transport, queue)
+        monkeypatch.undo()
+        REACTIONS[reaction](transport)
+        return result
+
+    async def main():
+        own, peer = connected()
+        with peer:
+            transport, protocol = await asyncio.get_running_loop().create_connection(
+                RecordingProtocol, sock=own)
+            sent = b"first" * 3_000_000
+            transport.write(sent)
+            for _ in range(5):
+                transport.write(DATA)
+            monkeypatch.setattr(SendHalf, "_send_vector", interrupted)
+            reading = asyncio.ensure_future(read_all(peer))
+            if reaction == "write":
+                await poll(lambda: transport.get_write_buffer_size() == 0)
+                transport.close()
+            await protocol.called("connection_lost")
+            assert transport.get_write_buffer_size() == 0
+            got, _ = await reading
+            whole = sent + 5 * DATA + b"late"
+            assert_same(got, whole if reaction == "write" else whole[:len(got)])
+    run(main(), zcloop.Config(send="copy"))
 
 
 # -- the loop is gone ---------------------------------------------------------------------------
