@@ -37,6 +37,8 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "engine_internal.h"
@@ -267,6 +269,25 @@ int zc_zerocopy_disconnect(zc_engine *engine, uint32_t slot) {
     }
     const struct sockaddr nobody = {.sa_family = AF_UNSPEC};
     return connect(conn->zerocopy_fd, &nobody, sizeof nobody) < 0 ? -errno : 0;
+}
+
+static bool has_unread(int fd) {
+    int bytes = 0;
+    return ioctl(fd, FIONREAD, &bytes) == 0 && bytes > 0;
+}
+
+int zc_zerocopy_finish(zc_engine *engine, uint32_t slot) {
+    zc_conn *conn = zc_conn_live(engine, slot);
+    if (conn->inflight == NULL || conn->zerocopy_pid != getpid()) {
+        return 0; /* as above */
+    }
+    if (has_unread(conn->zerocopy_fd)) {
+        return 1;
+    }
+    if (shutdown(conn->zerocopy_fd, SHUT_RDWR) < 0) {
+        return -errno;
+    }
+    return has_unread(conn->zerocopy_fd); /* it may have come in between */
 }
 
 int zc_linger(zc_engine *engine, uint32_t slot, uint32_t milliseconds) {

@@ -3,15 +3,22 @@
 Kernel fact: closing a descriptor doesn't stop the kernel from reading the
 memory of its zero-copy sends, and closing the last one loses the notices of their completion.
 ``shutdown`` releases nothing.  ``connect(AF_UNSPEC)`` releases at once, by a reset.
-Rule: the table of sends keeps a descriptor of its own.  After ``close()`` it is half-closed, as the
-close of a plain socket would, and closed once the peer has everything; a peer that takes
-nothing for the linger time is given up by the kernel (TCP_USER_TIMEOUT, which bounds the time
-without progress).  After ``abort()`` it is disconnected, and closed when the last
-completion is in, which is as soon as the card has sent what it had been given.
+Rule: the table of sends keeps a descriptor of its own, and the peer sees what the close of a
+plain socket would show it.  After ``close()`` both directions are shut down: what is in flight is
+sent, then FIN, and a peer that sends is reset (tcp_rcv_state_process, RCV_SHUTDOWN); where
+something is unread, the peer is reset at once.  The descriptor is closed once the peer has
+everything; a peer that takes nothing for the linger time is given up by the kernel
+(TCP_USER_TIMEOUT, which bounds the time without progress).  After ``abort()`` it is
+disconnected, and closed when the last completion is in, which is as soon as the card has sent
+what it had been given.
+All of this reaches the socket, and so whoever has another descriptor of it; the close of a plain
+one doesn't.  How many there are, in this process and others, nobody can ask.
 ``connection_lost`` doesn't wait for either: it comes when it does in asyncio, once the
 kernel has all bytes.
 
-Rejected: a timer of our own per closing connection, which ends with the loop.
+Rejected: a timer of our own per closing connection, which ends with the loop; shutting down the
+sending half alone, with which a peer that sends before it reads fills a buffer that nobody
+empties, and waits for the linger time.
 """
 
 from __future__ import annotations
@@ -91,11 +98,10 @@ def leave_in_flight(
     if not left:
         return False
     lib.zc_zerocopy_take_over(engine.c, slot)
-    if abort:
+    if abort or lib.zc_zerocopy_finish(engine.c, slot) > 0:
         lib.zc_zerocopy_disconnect(engine.c, slot)
     else:
         lib.zc_linger(engine.c, slot, milliseconds(linger))
-        lib.zc_shutdown_write(engine.c, slot)
     if not _release(engine, slot, flying):
         return False
     if not orphan:

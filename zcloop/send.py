@@ -61,13 +61,33 @@ _Queued = _Piece | Flight
 
 
 def _own(data: Any) -> _Piece:
-    """The data as something immutable, copied only if somebody could change it."""
-    if isinstance(data, bytes):
-        return bytes(data) if type(data) is not bytes else data
+    """The data as something immutable, copied only if somebody could change it.
+
+    Its buffer is asked for once, and nothing else of it: what a subclass answers to ``bytes()``
+    or ``len()`` is anything, and to a second view perhaps something else (PEP 688).
+    """
+    if type(data) is bytes:
+        return data
     view = memoryview(data)
-    if view.readonly and type(view.obj) is bytes and view.contiguous:
+    if view.readonly and type(view.obj) is bytes and view.c_contiguous:
         return view.cast("B")
     return view.tobytes()
+
+
+def _flat(view: memoryview) -> _Piece:
+    """A view's bytes one by one, copied if they aren't in a row."""
+    return view.cast("B") if view.c_contiguous and view.nbytes else view.tobytes()
+
+
+def _sizeable(data: Any) -> bytes | bytearray | memoryview:
+    """What may be sent as it is, or a copy: of what is small, strided or of a subclass."""
+    kind = type(data)
+    if kind is bytes:
+        return data  # type: ignore[no-any-return]
+    with memoryview(data) as view:
+        if view.nbytes > _JOIN_MAX and view.c_contiguous and kind in (bytearray, memoryview):
+            return data  # type: ignore[no-any-return]
+        return view.tobytes()
 
 
 class SendHalf:
@@ -101,6 +121,7 @@ class SendHalf:
         _fatal_error: Any
         _lose: Any
         _route_key: Any
+        _bound_linger: Any
 
     # -- writing --------------------------------------------------------------
 
@@ -116,7 +137,7 @@ class SendHalf:
                     f"data argument must be a bytes-like object, not {type(data).__name__!r}"
                 )
             if self._direct and len(data) <= _JOIN_MAX:
-                data = bytes(data)
+                data = memoryview(data).tobytes()
         if self._direct and type(data) is bytes and len(data) <= self._plain_max:
             size = len(data)
             sent = _write(self._c, self._slot, data, size)
@@ -134,40 +155,43 @@ class SendHalf:
         """A write that is large, not of plain bytes, or not to go out now."""
         if self._hindered:
             self._check_writable()
-        size = memoryview(data).nbytes
-        if not size:
+        if type(data) is not bytes:
+            data = _sizeable(data)
+            if self._direct and type(data) is bytes:
+                self.write(data)
+                return
+        if type(data) is bytes and not data:
             return
         if self._conn_lost:
             self._count_lost_write()
             return
-        if type(data) is not bytes and (size <= _JOIN_MAX or not memoryview(data).c_contiguous):
-            data = memoryview(data).tobytes()
-            if self._direct:
-                self.write(data)
-                return
         if not self._queued and self._slot >= 0:
             self._engine.uncork()  # may leave a rest of ours in the queue, or lose the connection
             if self._conn_lost:
                 return
         if self._queued or self._slot < 0:
             piece = _own(data)
+            size = len(piece)
             self._append(Flight(piece, size) if size >= self._zerocopy_min else piece, size)
             return
+        buffer = _from_buffer(data)  # from here on nobody can resize it
+        size = len(buffer)
         if size >= self._zerocopy_min and fixed(data) and self._may_fly():
             self._fly(data, size)
             return
-        sent = lib.zc_send_nogil(self._c, self._slot, _from_buffer(data), size)
+        sent = lib.zc_send_nogil(self._c, self._slot, buffer, size)
         if sent != size:
-            self._sent_short(data, size, sent)
+            rest = _own(data) if sent >= 0 else b""
+            del buffer  # the caller's again, should pause_writing() resize it
+            self._sent_short(rest, size, sent)
 
-    def _sent_short(self: _Self, data: Any, size: int, sent: int) -> None:
+    def _sent_short(self: _Self, piece: _Piece, size: int, sent: int) -> None:
         """The kernel took ``sent`` bytes, or failed: what is left waits, owned by us."""
         if sent < 0:
             self._fatal_error(os_error(sent), "Fatal write error on socket transport")
             return
         self._direct = False
         self._queued = size - sent
-        piece = _own(data)
         self._need_queue().append(piece)
         self._head = sent
         self._maybe_pause_protocol()
@@ -246,7 +270,7 @@ class SendHalf:
         if not view.c_contiguous:
             raise BufferError("write_zerocopy() needs a C-contiguous buffer")
         future: asyncio.Future[None] = self._loop.create_future()
-        flight = Flight(view.cast("B") if view.nbytes else None, view.nbytes, future)
+        flight = Flight(view if view.nbytes else None, view.nbytes, future)
         if self._conn_lost:
             flight.error = ConnectionResetError("Connection lost")
             self._count_lost_write()
@@ -298,34 +322,42 @@ class SendHalf:
             self._maybe_pause_protocol()
 
     def _flush(self: _Self) -> None:
-        """Offer the queue to the kernel until it is empty or the kernel is full."""
+        """Offer the queue to the kernel until it is empty or the kernel is full.
+
+        Releasing a buffer runs anybody's code, and so does each allocation (the collector) and
+        each call (a signal's handler).  Such code may write, which only appends, and it may
+        abort, upon which the queue isn't ours any more: look after every step.
+        """
         queue = self._need_queue()
         while queue:
             first = queue[0]
             if type(first) is Flight:
                 asked, sent = self._send_flight(first)
             elif len(queue) == 1:
-                asked = self._queued
+                asked = len(first) - self._head
                 send = _send if asked <= GIL_HELD_MAX else lib.zc_send_nogil
                 sent = send(self._c, self._slot, _from_buffer(first) + self._head, asked)
             else:
-                asked, sent = self._send_vector()
+                asked, sent = self._send_vector(queue)
+            if self._queue is not queue:
+                return
             if sent < 0:
                 self._fail_queue(os_error(sent))
                 return
-            self._consume(sent)
+            self._consume(queue, sent)
             if sent < asked:
                 break
             if type(first) is Flight and (not queue or queue[0] is not first):
                 self._end_flight(first)
+                if self._queue is not queue:
+                    return
         zerocopy = self._zerocopy
         if zerocopy is not None and zerocopy.unreaped >= _REAP_EVERY:
-            self._reap()  # lets go of buffers, which may run anybody's code
-            if self._conn_lost:
-                return
-        self._after_flush()
+            self._reap()
+        if not self._conn_lost:
+            self._after_flush()
 
-    def _send_vector(self: _Self) -> tuple[int, int]:
+    def _send_vector(self: _Self, queue: deque[_Queued]) -> tuple[int, int]:
         """One vectored send of the queue's front; returns bytes asked and sent."""
         c = self._c
         put = lib.zc_iov_put
@@ -345,7 +377,8 @@ class SendHalf:
                 add(small[0] if len(small) == 1 else b"".join(small))
                 small.clear()
 
-        for piece in self._need_queue():
+        for i in range(len(queue)):  # an iterator wouldn't bear that something is appended
+            piece = queue[i]
             if count + 2 > _IOV_MAX or type(piece) is Flight:
                 break
             if not asked and self._head:
@@ -360,13 +393,12 @@ class SendHalf:
         send = lib.zc_sendv if asked <= GIL_HELD_MAX else lib.zc_sendv_nogil
         return asked, int(send(c, self._slot, count))
 
-    def _consume(self: _Self, count: int) -> None:
-        """Drop from the queue what the kernel took."""
+    def _consume(self: _Self, queue: deque[_Queued], count: int) -> None:
+        """Drop from the queue what the kernel took; no call comes between the fields."""
         self._queued -= count
-        queue = self._need_queue()
         if not self._queued:
-            queue.clear()
             self._head = 0
+            queue.clear()
             return
         count += self._head
         while count >= len(queue[0]):
@@ -393,7 +425,6 @@ class SendHalf:
             self._shutdown_write()
 
     def _fail_queue(self: _Self, exc: OSError) -> None:
-        self._drop_queue(exc)
         waiter = self._empty_waiter
         self._fatal_error(exc, "Fatal write error on socket transport")
         if waiter is not None and not waiter.done():
@@ -465,6 +496,8 @@ class SendHalf:
             send = _send if left <= GIL_HELD_MAX else lib.zc_send_nogil
             start = _from_buffer(flight.data) + self._head
             return left, int(send(self._c, self._slot, start, left))
+        if self._state is not ConnState.OPEN:
+            self._bound_linger()
         asked = min(left, _CALL_MAX)
         number = zerocopy.number_of(flight)
         sent = lib.zc_send_held(

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 
 from .page_memory import put_bytes
 from .receive import wants_buffers
-from .send import _own
+from .send import _flat, _own
 
 if TYPE_CHECKING:
     _SSLProtocol = Any  # most of it isn't in the stubs
@@ -61,7 +61,7 @@ class TlsTransport(sslproto._SSLProtocolTransport):
         view = memoryview(data)
         if not view.c_contiguous:
             raise BufferError("write_zerocopy() needs a C-contiguous buffer")
-        self.write(view.cast("B") if view.nbytes else b"")
+        self.write(_flat(view) if view.nbytes else b"")
         future: asyncio.Future[None] = self._loop.create_future()
         future.set_result(None)
         return future
@@ -70,9 +70,9 @@ class TlsTransport(sslproto._SSLProtocolTransport):
 class TlsProtocol(_SSLProtocol):  # type: ignore[misc]
     """asyncio's TLS protocol, for transports that queue what the kernel doesn't take.
 
-    Invariant: what waits in ``_write_backlog`` is immutable.  It is there because
-    the handshake isn't over, the transport is above its high-water mark, or
-    OpenSSL has to read first.
+    Invariant: what waits in ``_write_backlog`` is immutable, except for what was written by
+    calls that haven't returned: its newest pieces.  It waits because the handshake isn't over,
+    the transport is above its high-water mark, or OpenSSL has to read first.
     """
 
     max_size = 0  # of a buffer of asyncio's that isn't used
@@ -83,6 +83,7 @@ class TlsProtocol(_SSLProtocol):  # type: ignore[misc]
         if buffer is None:
             buffer = _buffers[loop] = memoryview(bytearray(_RECEIVE))
         self._ssl_buffer_view = buffer
+        self._appended = 0  # pieces that ever came into the backlog
 
     def _get_app_transport(self) -> Any:
         transport = super()._get_app_transport()
@@ -218,21 +219,23 @@ class TlsProtocol(_SSLProtocol):  # type: ignore[misc]
         if self._state is not _WRAPPED and self._state is not _DO_HANDSHAKE:
             super()._write_appdata(list_of_data)  # counts it, and drops it
             return
-        pieces = list(list_of_data)
+        pieces = [p if type(p) is bytes else _flat(memoryview(p)) for p in list_of_data]
         if len(pieces) > 1 and sum(map(len, pieces)) <= _RECORD:
             pieces = [b"".join(pieces)]
         backlog = self._write_backlog
+        before = self._appended
         for piece in pieces:
-            if type(piece) is not bytes:
-                view = memoryview(piece)
-                piece = view.cast("B") if view.c_contiguous else view.tobytes()
             if piece:
                 backlog.append(piece)
+                self._appended += 1
                 self._write_buffer_size += len(piece)
-        if self._state is _WRAPPED:
-            self._write_or_fail()
-        for i in range(max(0, len(backlog) - len(pieces)), len(backlog)):
-            backlog[i] = _own(backlog[i])
+        try:
+            if self._state is _WRAPPED:
+                self._write_or_fail()
+        finally:
+            # Sending may have called pause_writing(), which may have written, behind our pieces.
+            for i in range(max(0, len(backlog) - (self._appended - before)), len(backlog)):
+                backlog[i] = _own(backlog[i])
 
     def _write_or_fail(self) -> None:
         try:

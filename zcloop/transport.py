@@ -210,8 +210,8 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
                 _CONN_FLAGS.get(self._kind[0], 0),
             )
         except OSError as exc:
-            self._drop_queue(exc)
             self._lose(exc)
+            self._drop_queue(exc)
             if waiter is not None and not waiter.done():
                 waiter.set_exception(exc)
             return
@@ -245,10 +245,14 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         self._advance(ConnState.CLOSING)
         self._stop_receiving()
         if self._zerocopy is not None and self._queued and self._reap():
-            # A peer that takes nothing must not keep what is in flight for ever.
-            lib.zc_linger(self._c, self._slot, milliseconds(self._loop._config.zerocopy_linger))
-        if not self._queued and self._empty_waiter is None:
+            self._bound_linger()
+        # Releasing buffers may have run anybody's code, and ended the connection.
+        if self._state is _CLOSING and not self._queued and self._empty_waiter is None:
             self._lose(None)
+
+    def _bound_linger(self) -> None:
+        """A peer that takes nothing after ``close()`` must not keep what is in flight for ever."""
+        lib.zc_linger(self._c, self._slot, milliseconds(self._loop._config.zerocopy_linger))
 
     def abort(self) -> None:
         """Close at once and drop what is queued."""
@@ -283,9 +287,9 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         if self._state >= ConnState.LOST:
             return
         self._aborted = True
-        self._drop_queue(exc)
         self._stop_receiving()
         self._lose(exc)
+        self._drop_queue(exc)  # last: releasing buffers may run anybody's code
 
     def _lose(self, exc: BaseException | None) -> None:
         """Have ``connection_lost`` called: from here on writes are dropped."""
@@ -308,6 +312,7 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
 
     def _release(self, collected: bool = False) -> None:
         """Give slot and descriptor back, or leave them to the sends that are in flight."""
+        sock = self._sock  # of now: code that runs while buffers are released may ask for one
         if self._slot >= 0:
             self._last_counters = self._engine.conn_counters(self._slot)
             if self._maps:
@@ -318,10 +323,10 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         transports = self._loop._transports_by_fd
         if transports.get(self._sock_fd) is self:
             del transports[self._sock_fd]
-        if self._sock is None:
+        if sock is None:
             os.close(self._sock_fd)
         else:
-            self._sock.close()
+            sock.close()
         server, self._server = self._server, None
         if server is not None:
             server._detach(*self._server_args())
@@ -355,8 +360,8 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
 
     def _route_key(self) -> Any:
         """The peer's address without its port: what a route's memory goes by."""
-        peer = self._peername
-        return peer >> 16 if isinstance(peer, int) else peer and peer[0]
+        peer = _as_tuple(self._peername)  # the field's form depends on who has asked already
+        return peer and peer[0]
 
     def _need_sock(self) -> socket.socket:
         """The descriptor as a socket object, which most connections never need."""

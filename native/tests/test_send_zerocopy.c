@@ -385,6 +385,25 @@ static void lingering_keeps_a_stricter_bound(void) {
     end(s);
 }
 
+static void finishing_shuts_down_what_is_read_to_the_end(void) {
+    setup s = begin();
+    CHECK_EQ(zc_zerocopy_prepare(s.engine, s.slot), 0);
+    CHECK_EQ(zc_zerocopy_finish(s.engine, s.slot), 0);
+    CHECK_EQ(recv(s.connection.peer, got, sizeof got, 0), 0);
+    send_all(s.connection.peer, "late", 4);
+    CHECK_EQ(recv(s.connection.peer, got, sizeof got, 0), 0);
+    CHECK(send(s.connection.peer, "x", 1, MSG_NOSIGNAL) < 0); /* it was reset */
+    end(s);
+}
+
+static void finishing_tells_of_something_unread(void) {
+    setup s = begin();
+    CHECK_EQ(zc_zerocopy_prepare(s.engine, s.slot), 0);
+    send_all(s.connection.peer, "unread", 6);
+    CHECK_EQ(zc_zerocopy_finish(s.engine, s.slot), 1);
+    end(s);
+}
+
 int main(void) {
     const test_case cases[] = {
         {"the memory is given back", the_memory_is_given_back_once_the_peer_has_it},
@@ -402,6 +421,8 @@ int main(void) {
         {"a stolen descriptor", a_stolen_descriptor_changes_nothing},
         {"a number used again", after_taking_over_the_number_may_be_reused},
         {"a stricter bound", lingering_keeps_a_stricter_bound},
+        {"finishing", finishing_shuts_down_what_is_read_to_the_end},
+        {"something unread", finishing_tells_of_something_unread},
     };
     return RUN_TESTS(cases);
 }

@@ -77,6 +77,31 @@ async def test_a_buffer_may_change_once_it_was_written(tls, paused, view):
         assert_same(server.data, expected)
 
 
+@pytest.mark.loops("zcloop", "zcloop-debug")       # others keep the buffer itself
+@pytest.mark.parametrize("how", ["write", "writelines"])
+async def test_a_buffer_may_change_though_pause_writing_wrote(tls, how):
+    """What a callback writes from within a write is queued behind it, and is not taken for it."""
+    async with narrow(tls) as (server, client):
+        def notice(protocol, name):
+            if name == "pause_writing":
+                protocol.transport.writelines([b"!", b"?"])
+        client.hook = notice
+        server.transport.pause_reading()
+        buffer = bytearray(pattern(4 * SIZE))
+        if how == "write":
+            client.transport.write(buffer)
+        else:
+            client.transport.writelines([buffer, b"and"])
+        assert "pause_writing" in client.calls
+        buffer[:] = bytes(4 * SIZE)
+        buffer.clear()                      # nobody has it exported
+        client.hook = None
+        server.transport.resume_reading()
+        expected = pattern(4 * SIZE) + (b"and" if how == "writelines" else b"") + b"!?"
+        await server.received(len(expected))
+        assert_same(server.data, expected)
+
+
 async def test_items_wider_than_a_byte(tls):
     async with two_ends(*tls) as (server, client):
         client.transport.write(memoryview(pattern(80_000)).cast("Q"))

@@ -126,6 +126,55 @@ async def test_writes_from_many_tasks_keep_their_order(kind):
         assert await recv_exactly(peer, 100) == b"0123456789" * 10
 
 
+class Disguised(bytes):
+    """Says another content and another length than it has."""
+
+    def __bytes__(self):
+        return b"short"
+
+    def __len__(self):
+        return 7
+
+
+class DisguisedArray(bytearray):
+    __bytes__ = Disguised.__bytes__
+    __len__ = Disguised.__len__
+
+
+@pytest.mark.parametrize("size", [10, 5000, 100_000, 3_000_000])
+@pytest.mark.parametrize("make", [Disguised, DisguisedArray])
+@pytest.mark.parametrize("how", ["write", "write queued", "writelines"])
+async def test_subclasses_are_sent_by_their_buffer(kind, make, size, how):
+    """What is sent is the buffer, all of it, and nothing of what lies behind another one."""
+    data = pattern(size)
+    async with link(kind) as (transport, _, peer):
+        sent = fill(transport) if how == "write queued" else 0
+        if how == "writelines":
+            transport.writelines([make(data), b"and"])
+        else:
+            transport.write(make(data))
+        transport.write(b"end")
+        expected = data + (b"andend" if how == "writelines" else b"end")
+        assert_same((await recv_exactly(peer, sent + len(expected)))[sent:], expected)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="PEP 688: buffers made in Python")
+@pytest.mark.parametrize("queued", [False, True])
+async def test_a_buffer_that_is_another_each_time(kind, queued):
+    """One of those that were lent is sent whole."""
+    class Shrinking(bytes):
+        def __buffer__(self, flags):
+            lent.append(pattern(3_000_000 >> len(lent)))
+            return memoryview(lent[-1])
+
+    lent = []
+    async with link(kind) as (transport, _, peer):
+        sent = fill(transport) if queued else 0
+        transport.write(Shrinking(b"something"))
+        transport.write_eof()
+        assert (await recv_to_end(peer))[sent:] in lent
+
+
 @keeps_reference
 async def test_bytearray_may_change_after_write(kind):
     async with link(kind) as (transport, _, peer):

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from support import RecordingProtocol, assert_same, listener, pattern, poll, res
 
 import zcloop
 from zcloop.engine import lib
+from zcloop.send import SendHalf
 
 SIZE = 1_500_000
 DATA = pattern(SIZE)
@@ -288,6 +290,233 @@ def test_set_protocol_with_sends_in_flight():
             assert "connection_lost" not in protocol.calls
             await nothing_held(buffer)
     run(main())
+
+
+def test_a_peer_that_sends_after_close_is_reset():
+    """As by a plain socket that was closed; else it would fill a buffer that nobody empties."""
+    def send_on(peer):
+        peer.setblocking(True)
+        with pytest.raises(ConnectionError):
+            while True:
+                peer.send(bytes(65536))
+
+    async def main():
+        async with in_flight() as (transport, protocol, peer, buffer, future):
+            transport.close()
+            await protocol.called("connection_lost")
+            assert not unlocked(buffer)
+            await asyncio.get_running_loop().run_in_executor(None, send_on, peer)
+            await future
+            await nothing_held(buffer)
+    run(main())
+
+
+def test_close_with_something_unread_resets():
+    """As the close of a plain socket does; the peer doesn't wait for what it will never get."""
+    async def main():
+        async with in_flight() as (transport, protocol, peer, buffer, future):
+            transport.pause_reading()
+            peer.send(b"unread")
+            transport.close()
+            await protocol.called("connection_lost")
+            assert protocol.exc is None
+            await future
+            await nothing_held(buffer)
+            assert read_to_end(peer)[1] is not None
+    run(main())
+
+
+def test_a_send_that_starts_after_close_is_bounded_too():
+    """Nothing is in flight at close(): the flight is queued behind what is copied."""
+    async def main():
+        own, peer = connected()
+        with peer:
+            loop = asyncio.get_running_loop()
+            transport, protocol = await loop.create_connection(RecordingProtocol, sock=own)
+            while not transport.get_write_buffer_size():
+                transport.write(bytes(65536))
+            transport.write(bytes(4_000_000))
+            behind = bytearray(16_000_000)
+            future = transport.write_zerocopy(behind)
+            assert in_flight_now() == 0
+            transport.close()
+            while not in_flight_now():
+                with contextlib.suppress(BlockingIOError):
+                    peer.recv(65536, socket.MSG_DONTWAIT)
+                await asyncio.sleep(0)
+            await protocol.called("connection_lost")
+            assert isinstance(protocol.exc, OSError)
+            with pytest.raises(OSError):
+                await future
+            await nothing_held(behind)
+    run(main(), zcloop.Config(send="zerocopy", zerocopy_threshold=5_000_000, zerocopy_linger=0.3))
+
+
+# -- buffers whose end runs code ------------------------------------------------------------------
+
+class Telling(bytearray):
+    """Calls `told` when it is freed."""
+
+    told = staticmethod(lambda: None)
+
+    def __del__(self):
+        self.told()
+
+
+def wait_for_notice(transport):
+    """Block until the kernel has told of a completion; nobody reads it meanwhile."""
+    errors = select.poll()
+    errors.register(transport.get_extra_info("socket").fileno(), 0)
+    assert errors.poll()[0][1] & select.POLLERR
+
+
+REACTIONS = {
+    "abort": lambda transport: transport.abort(),
+    "close": lambda transport: transport.close(),
+    "write": lambda transport: transport.write(b"late"),
+    "write_zerocopy": lambda transport: transport.write_zerocopy(bytes(5000)),
+    "write_eof": lambda transport: transport.write_eof(),
+    "ask": lambda transport: transport.get_extra_info("socket").fileno(),
+}
+RELEASES = {
+    "close": lambda transport: transport.close(),
+    "abort": lambda transport: transport.abort(),
+    "reap": lambda transport: transport._reap(),
+}
+
+
+@pytest.mark.parametrize("reaction", REACTIONS)
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("queued", [False, True])
+def test_a_buffer_s_end_runs_code(release, reaction, queued):
+    """A finaliser may do to the connection what it likes, wherever that lets go of the buffer."""
+    called, errors = [], []
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: errors.append(context))
+        own, peer = connected()
+        with peer:
+            transport, protocol = await loop.create_connection(RecordingProtocol, sock=own)
+
+            def told():
+                called.append(reaction)
+                with contextlib.suppress(RuntimeError):     # a write after write_eof()
+                    REACTIONS[reaction](transport)
+            buffer = Telling(DATA[:20_000])
+            buffer.told = told
+            future = transport.write_zerocopy(buffer)
+            del buffer
+            if queued:
+                transport.write(bytes(16_000_000))
+            assert len(peer.recv(20_000, socket.MSG_WAITALL)) == 20_000
+            wait_for_notice(transport)
+            RELEASES[release](transport)
+            reading = asyncio.ensure_future(read_all(peer))
+            await future
+            await poll(lambda: called)
+            transport.close()
+            await protocol.called("connection_lost")
+            assert protocol.calls.count("connection_lost") == 1
+            assert transport.get_write_buffer_size() == 0
+            await reading
+            await poll(lambda: not loop.zcloop_stats().zerocopy_lingering)
+            assert in_flight_now() == 0
+    run(main())
+    assert called == [reaction]
+    assert errors == []
+
+
+def test_a_copied_buffer_s_end_aborts():
+    """It ends in the middle of sending the queue: what is behind it isn't sent any more."""
+    errors = []
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: errors.append(context))
+        own, peer = connected()
+        with peer:
+            transport, protocol = await loop.create_connection(RecordingProtocol, sock=own)
+            transport.write(bytes(16_000_000))
+            assert transport.get_write_buffer_size() > 0
+            buffer = Telling(b"last")
+            buffer.told = transport.abort
+            future = transport.write_zerocopy(buffer)
+            del buffer
+            transport.write(b"never sent")
+            reading = asyncio.ensure_future(read_all(peer))
+            await protocol.called("connection_lost")
+            assert protocol.exc is None
+            assert await future is None
+            assert not (await reading)[0].endswith(b"never sent")
+    run(main(), zcloop.Config(send="copy"))
+    assert errors == []
+
+
+@pytest.mark.parametrize("reaction", REACTIONS)
+@pytest.mark.parametrize("by_peer", [False, True])
+def test_a_dropped_buffer_s_end_runs_code(by_peer, reaction):
+    """The queue is dropped with the buffer in it: nothing is sent past the hole."""
+    errors = []
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: errors.append(context))
+        own, peer = connected()
+        with peer:
+            transport, protocol = await loop.create_connection(RecordingProtocol, sock=own)
+            transport.write(bytes(16_000_000))
+            assert transport.get_write_buffer_size() > 0
+            buffer = Telling(b"dropped")
+            buffer.told = lambda: REACTIONS[reaction](transport)
+            future = transport.write_zerocopy(buffer)
+            del buffer
+            if by_peer:
+                reset(peer)
+            else:
+                transport.abort()
+            await protocol.called("connection_lost")
+            with pytest.raises(OSError):
+                await future
+            assert isinstance(protocol.exc, OSError if by_peer else type(None))
+            assert transport.get_write_buffer_size() == 0
+            if not by_peer:
+                assert not any((await read_all(peer))[0])
+    run(main(), zcloop.Config(send="copy"))
+    assert errors == []
+
+
+@pytest.mark.parametrize("reaction", ["abort", "write"])
+def test_code_runs_while_the_queue_is_sent(reaction, monkeypatch):
+    """As the collector and signal handlers do, between any two steps; here right after a send."""
+    send_vector = SendHalf._send_vector
+
+    def interrupted(transport, queue):
+        result = send_vector(transport, queue)
+        monkeypatch.undo()
+        REACTIONS[reaction](transport)
+        return result
+
+    async def main():
+        own, peer = connected()
+        with peer:
+            transport, protocol = await asyncio.get_running_loop().create_connection(
+                RecordingProtocol, sock=own)
+            sent = b"first" * 3_000_000
+            transport.write(sent)
+            for _ in range(5):
+                transport.write(DATA)
+            monkeypatch.setattr(SendHalf, "_send_vector", interrupted)
+            reading = asyncio.ensure_future(read_all(peer))
+            if reaction == "write":
+                await poll(lambda: transport.get_write_buffer_size() == 0)
+                transport.close()
+            await protocol.called("connection_lost")
+            assert transport.get_write_buffer_size() == 0
+            got, _ = await reading
+            whole = sent + 5 * DATA + b"late"
+            assert_same(got, whole if reaction == "write" else whole[:len(got)])
+    run(main(), zcloop.Config(send="copy"))
 
 
 # -- the loop is gone ---------------------------------------------------------------------------

@@ -78,6 +78,23 @@ def test_copied_turns_it_off_and_is_remembered():
     run(main())
 
 
+def test_a_route_is_the_same_whoever_asked_for_its_address():
+    """Asking for the peer's name changes the form in which the connection keeps it."""
+    async def main():
+        tried = []
+        for asks in False, True, False:
+            async with link() as (transport, _, peer):
+                if asks:
+                    transport.get_extra_info("peername")
+                await pass_on(transport, peer, pattern(SIZE))
+                if not tried:
+                    await poll(lambda: counters(transport).zerocopy_copied)
+                tried.append(counters(transport).zerocopy_sends)
+        assert tried[0]
+        assert tried[1:] == [0, 0]
+    run(main())
+
+
 def test_no_second_write_tries_before_the_verdict():
     async def main():
         async with link() as (transport, protocol, peer):
