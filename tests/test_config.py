@@ -7,7 +7,7 @@ import zcloop
 from zcloop import Config
 
 DEFAULTS = {
-    "receive": "auto", "send": "auto", "zerocopy_threshold": None, "zerocopy_linger": 30.0,
+    "receive": "auto", "send": "auto", "zerocopy_threshold": None, "zerocopy_linger": 120.0,
     "friends": "off", "busy_poll": "auto", "fast_streams": True, "arena_bytes": None,
     "tune_malloc": False,
 }

@@ -71,7 +71,7 @@ class Config:
     receive: Literal["auto", "copy", "map"] = "auto"
     send: Literal["auto", "copy", "zerocopy", "pages"] = "auto"
     zerocopy_threshold: int | None = None
-    zerocopy_linger: float = 30.0
+    zerocopy_linger: float = 120.0
     friends: Literal["off", "on"] = "off"
     busy_poll: Literal["auto", "off"] | int = "auto"
     fast_streams: bool = True
