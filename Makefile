@@ -35,7 +35,7 @@ native  := $(wildcard native/*.c native/*.h native/CMakeLists.txt native/binding
 build: $(ready)
 
 test: $(ready)
-	$(bin)/python -m pytest --ignore tests/ecosystem $(ARGS)
+	$(bin)/python -m pytest --ignore tests/ecosystem --ignore tests/demo $(ARGS)
 
 # Apart, so that nobody needs forty packages to test zcloop, and no release of any of
 # them stands in the way of those who do.

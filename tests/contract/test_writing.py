@@ -65,7 +65,7 @@ async def test_wide_items_are_counted_in_bytes(kind):
     items = array.array("Q", range(2_500_000))
     async with link(kind) as (transport, _, peer):
         transport.write(memoryview(items))
-        assert await recv_exactly(peer, 20_000_000) == items.tobytes()
+        assert_same(await recv_exactly(peer, 20_000_000), items.tobytes())
         transport.write(b"end")
         assert await recv_exactly(peer, 3) == b"end"
 
@@ -104,7 +104,7 @@ async def test_writelines_of_large_pieces(kind):
     pieces = [pattern(100_000, seed) for seed in range(30)]
     async with link(kind) as (transport, _, peer):
         transport.writelines(pieces)
-        assert await recv_exactly(peer, 3_000_000) == b"".join(pieces)
+        assert_same(await recv_exactly(peer, 3_000_000), b"".join(pieces))
         await poll(lambda: transport.get_write_buffer_size() == 0)
 
 
@@ -182,7 +182,7 @@ async def test_bytearray_may_change_after_write(kind):
         mutable = bytearray(b"A" * 100_000)
         transport.write(mutable)
         mutable[:] = b"B" * 100_000
-        assert (await recv_exactly(peer, sent + 100_000))[sent:] == b"A" * 100_000
+        assert_same((await recv_exactly(peer, sent + 100_000))[sent:], b"A" * 100_000)
 
 
 @keeps_reference
@@ -192,7 +192,7 @@ async def test_bytearray_may_be_resized_after_write(kind):
         transport.write(mutable)
         del mutable[:10]
         mutable.clear()
-        assert await recv_exactly(peer, 20_000_000) == b"A" * 20_000_000
+        assert_same(await recv_exactly(peer, 20_000_000), b"A" * 20_000_000)
 
 
 @keeps_reference
@@ -203,7 +203,7 @@ async def test_writelines_of_bytearrays_may_change(kind):
         transport.writelines(pieces)
         for piece in pieces:
             piece[:] = b"B" * 1000
-        assert (await recv_exactly(peer, sent + 100_000))[sent:] == b"A" * 100_000
+        assert_same((await recv_exactly(peer, sent + 100_000))[sent:], b"A" * 100_000)
 
 
 @keeps_reference
@@ -215,7 +215,7 @@ async def test_memoryview_may_be_released_and_change(kind):
         transport.write(view)
         view.release()
         mutable[:] = b"B" * 100_000
-        assert (await recv_exactly(peer, sent + 100_000))[sent:] == b"A" * 100_000
+        assert_same((await recv_exactly(peer, sent + 100_000))[sent:], b"A" * 100_000)
 
 
 async def test_write_eof_comes_after_the_data(kind):
