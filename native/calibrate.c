@@ -22,13 +22,7 @@
 #include "engine_internal.h"
 #include "pages_internal.h"
 #include "recv_zerocopy.h"
-
-#ifndef SO_ZEROCOPY
-#define SO_ZEROCOPY 60
-#endif
-#ifndef MSG_ZEROCOPY
-#define MSG_ZEROCOPY 0x4000000
-#endif
+#include "zerocopy_names.h"
 
 /* So few that an ordinary user may pin them (RLIMIT_MEMLOCK was 64 KiB for long). */
 enum { PAGES = 8, BYTES = PAGES * ZC_PAGE, ROUNDS = 32, SEGMENT = ZC_PAGE + 12 };

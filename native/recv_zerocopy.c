@@ -32,30 +32,9 @@
 
 #include "engine_internal.h"
 #include "recv_zerocopy.h"
-
-#ifndef TCP_ZEROCOPY_RECEIVE
-#define TCP_ZEROCOPY_RECEIVE 35
-#endif
+#include "zerocopy_names.h"
 
 enum { TLB_CLEAN_HINT = 1 };
-
-/* linux/tcp.h's struct tcp_zerocopy_receive; that header and netinet/tcp.h exclude
- * each other.  Older kernels know a prefix of it. */
-struct zerocopy_receive {
-    uint64_t address;
-    uint32_t length;
-    uint32_t recv_skip_hint;
-    uint32_t inq;
-    int32_t err;
-    uint64_t copybuf_address;
-    int32_t copybuf_len;
-    uint32_t flags;
-    uint64_t msg_control;
-    uint64_t msg_controllen;
-    uint32_t msg_flags;
-    uint32_t reserved;
-};
-_Static_assert(sizeof(struct zerocopy_receive) == 64, "struct tcp_zerocopy_receive of linux/tcp.h");
 
 /* The sizes that kernels have known, newest first. */
 static const socklen_t SIZES[] = {64, 56, 40, 24, 16};

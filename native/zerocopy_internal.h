@@ -7,19 +7,7 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
-/* Older C libraries know fewer of the kernel's names. */
-#ifndef SO_ZEROCOPY
-#define SO_ZEROCOPY 60
-#endif
-#ifndef MSG_ZEROCOPY
-#define MSG_ZEROCOPY 0x4000000
-#endif
-#ifndef SO_EE_ORIGIN_ZEROCOPY
-#define SO_EE_ORIGIN_ZEROCOPY 5
-#endif
-#ifndef SO_EE_CODE_ZEROCOPY_COPIED
-#define SO_EE_CODE_ZEROCOPY_COPIED 1
-#endif
+#include "zerocopy_names.h"
 
 enum {
     ZC_INFLIGHT_MAX = 1024,              /* sends outstanding, a connection */

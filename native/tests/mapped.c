@@ -12,27 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#ifndef SO_ZEROCOPY
-#define SO_ZEROCOPY 60
-#endif
-#ifndef MSG_ZEROCOPY
-#define MSG_ZEROCOPY 0x4000000
-#endif
-#ifndef TCP_ZEROCOPY_RECEIVE
-#define TCP_ZEROCOPY_RECEIVE 35
-#endif
-
-/* struct tcp_zerocopy_receive as of Linux 6.18; linux/tcp.h can't stand beside netinet/tcp.h. */
-struct zerocopy_receive {
-    uint64_t address;
-    uint32_t length, recv_skip_hint, inq;
-    int32_t err;
-    uint64_t copybuf_address;
-    int32_t copybuf_len;
-    uint32_t flags;
-    uint64_t msg_control, msg_controllen;
-    uint32_t msg_flags, reserved;
-};
+#include "zerocopy_names.h"
 
 enum {
     TIMESTAMPS = 12, /* TCP option bytes in each segment */

@@ -10,13 +10,7 @@
 #include <unistd.h>
 
 #include "pages_internal.h"
-
-#ifndef SO_ZEROCOPY
-#define SO_ZEROCOPY 60
-#endif
-#ifndef MSG_ZEROCOPY
-#define MSG_ZEROCOPY 0x4000000
-#endif
+#include "zerocopy_names.h"
 
 enum { PAGE = 4096, PAGES = 16, SIZE = PAGES * PAGE, HEADER = 64 };
 
