@@ -1,4 +1,5 @@
 """The C program receives what was sent, by copy and by mapping, and notices what wasn't sent."""
+import contextlib
 import json
 import re
 import socket
@@ -201,6 +202,8 @@ def test_urgent_data_does_not_stop_it(kind):
         data = pattern(NBYTES)
         connection.sendall(data[: NBYTES // 2])
         connection.send(b"!", socket.MSG_OOB)
-        sending(data[NBYTES // 2 :])(connection)
+        # The urgent byte, which nobody reads, may make a reset of the receiver's close.
+        with contextlib.suppress(ConnectionResetError):
+            sending(data[NBYTES // 2 :])(connection)
     record = receive_from(send, kind, NBYTES)
     assert record["verified"] is True
