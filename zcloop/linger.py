@@ -24,7 +24,7 @@ empties, and waits for the linger time.
 from __future__ import annotations
 
 from .engine import Engine, lib
-from .zerocopy import Flight
+from .zerocopy import ZeroCopy
 
 __all__ = ["leave_in_flight"]
 
@@ -32,10 +32,10 @@ __all__ = ["leave_in_flight"]
 class Lingering:
     """Owner, in the engine's table, of a connection that only waits for its completions."""
 
-    __slots__ = ("_engine", "_flying", "_slot")
+    __slots__ = ("_engine", "_slot", "_zerocopy")
 
-    def __init__(self, engine: Engine, slot: int, flying: dict[int, Flight]) -> None:
-        self._flying = flying
+    def __init__(self, engine: Engine, slot: int, zerocopy: ZeroCopy) -> None:
+        self._zerocopy = zerocopy
         self._engine = engine
         self._slot = slot
         engine.lingering.add(self)
@@ -44,7 +44,7 @@ class Lingering:
         lib.zc_conn_pause(engine.c, slot)
 
     def _on_completed(self) -> None:
-        if _release(self._engine, self._slot, self._flying) == 0:
+        if _release(self._engine, self._slot, self._zerocopy) == 0:
             self._engine.lingering.discard(self)
             self._engine.remove(self._slot)
 
@@ -68,19 +68,29 @@ class Lingering:
         pass
 
 
-def _release(engine: Engine, slot: int, flying: dict[int, Flight]) -> int:
-    """Let go of what the kernel has let go of; returns how many sends are outstanding."""
+def _has_ended() -> bool:
+    """What completes without having been copied says nothing of the route any more."""
+    return False
+
+
+def _release(engine: Engine, slot: int, zerocopy: ZeroCopy) -> int:
+    """Let go of what the kernel has let go of; returns how many sends are outstanding.
+
+    A connection that ends with its first large write learns only here that it was copied.
+    """
     done: list[int] = []
     left = int(lib.zc_release_completed(engine.c, slot, id(done)))
+    counters = lib.zc_conn_counters(engine.c, slot)
+    zerocopy.judge(counters.zerocopy_completed, counters.zerocopy_copied, _has_ended)
     for number in done:
-        flying.pop(number).let_go()
+        zerocopy.flying.pop(number).let_go()
     return left
 
 
 def leave_in_flight(
     engine: Engine,
     slot: int,
-    flying: dict[int, Flight],
+    zerocopy: ZeroCopy,
     *,
     abort: bool,
     linger: float,
@@ -90,11 +100,11 @@ def leave_in_flight(
 
     The caller closes its descriptor in either case.
 
-    ``flying``: those that somebody waits for, by number.  ``linger`` is in seconds.
+    ``linger`` is in seconds.
     ``orphan``: nobody will run this engine's loop again.
     """
     lib.zc_zerocopy_seal(engine.c, slot)
-    left = _release(engine, slot, flying)
+    left = _release(engine, slot, zerocopy)
     if not left:
         return False
     lib.zc_zerocopy_take_over(engine.c, slot)
@@ -102,10 +112,10 @@ def leave_in_flight(
         lib.zc_zerocopy_disconnect(engine.c, slot)
     else:
         lib.zc_linger(engine.c, slot, milliseconds(linger))
-    if not _release(engine, slot, flying):
+    if not _release(engine, slot, zerocopy):
         return False
     if not orphan:
-        Lingering(engine, slot, flying)
+        Lingering(engine, slot, zerocopy)
         return True
     engine.mute(slot)
     engine.owners[slot] = None

@@ -341,7 +341,7 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         return leave_in_flight(
             engine,
             self._slot,
-            zerocopy.flying,
+            zerocopy,
             abort=self._aborted,
             linger=self._loop._config.zerocopy_linger,
             orphan=collected or engine.closed,

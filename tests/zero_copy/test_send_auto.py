@@ -95,6 +95,24 @@ def test_a_route_is_the_same_whoever_asked_for_its_address():
     run(main())
 
 
+def test_a_connection_that_ends_with_its_first_large_write_teaches_the_route():
+    """Its verdict comes when it has ended already: servers of one answer a connection."""
+    async def main():
+        loop = asyncio.get_running_loop()
+        async with link("tcp-server") as (transport, protocol, peer):
+            transport.write(pattern(SIZE))
+            transport.close()
+            await protocol.called("connection_lost")
+            assert counters(transport).zerocopy_sends == 1
+            assert_same(await recv_exactly(peer, SIZE), pattern(SIZE))
+            await poll(lambda: not loop.zcloop_stats().zerocopy_lingering)
+        async with link("tcp-server") as (transport, _, peer):
+            await pass_on(transport, peer, pattern(SIZE))
+            assert counters(transport).zerocopy_sends == 0
+            assert counters(transport).zerocopy_fallback_route >= 1
+    run(main())
+
+
 def test_no_second_write_tries_before_the_verdict():
     async def main():
         async with link() as (transport, protocol, peer):
