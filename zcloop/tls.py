@@ -49,8 +49,11 @@ _buffers: WeakKeyDictionary[asyncio.AbstractEventLoop, memoryview] = WeakKeyDict
 filled at once, and the ``buffer_updated`` that follows empties it before it does anything else."""
 
 
-class TlsTransport(sslproto._SSLProtocolTransport):
-    """asyncio's transport of a TLS connection, and :meth:`write_zerocopy`."""
+class SSLTransport(sslproto._SSLProtocolTransport):
+    """asyncio's transport of a TLS connection, and :meth:`write_zerocopy`.
+
+    (Some programs, CPython's tests among them, know one by the "ssl" in its class's name.)
+    """
 
     def write_zerocopy(self, data: Any) -> asyncio.Future[None]:
         """Send a buffer; what encrypting leaves of it to be sent later is a copy.
@@ -87,7 +90,7 @@ class TlsProtocol(_SSLProtocol):  # type: ignore[misc]
 
     def _get_app_transport(self) -> Any:
         transport = super()._get_app_transport()
-        transport.__class__ = TlsTransport
+        transport.__class__ = SSLTransport
         return transport
 
     def _set_app_protocol(self, app_protocol: Any) -> None:
