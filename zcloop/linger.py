@@ -26,32 +26,90 @@ from __future__ import annotations
 from .engine import Engine, lib
 from .zerocopy import ZeroCopy
 
-__all__ = ["leave_in_flight"]
+__all__ = ["Lingering", "milliseconds"]
 
 
 class Lingering:
-    """Owner, in the engine's table, of a connection that only waits for its completions."""
+    """Owner, in the engine's table, of a connection that has ended, until its sends are complete.
 
-    __slots__ = ("_engine", "_slot", "_zerocopy")
+    What was counted of the connection stays to be read here, completions that come late included.
+    """
+
+    __slots__ = ("_engine", "_last_counters", "_slot", "_zerocopy")
 
     def __init__(self, engine: Engine, slot: int, zerocopy: ZeroCopy) -> None:
         self._zerocopy = zerocopy
         self._engine = engine
         self._slot = slot
-        engine.lingering.add(self)
-        engine.owners[slot] = self
-        engine.mute(slot)
-        lib.zc_conn_pause(engine.c, slot)
+        self._last_counters = b""
 
-    def _on_completed(self) -> None:
-        if _release(self._engine, self._slot, self._zerocopy) == 0:
-            self._engine.lingering.discard(self)
-            self._engine.remove(self._slot)
+    def leave(self, *, abort: bool, linger: float, orphan: bool) -> None:
+        """Take the slot over from its transport, which closes its descriptor after this.
+
+        ``linger`` is in seconds.
+        ``orphan``: nobody will run this engine's loop again.
+        """
+        engine, slot, zerocopy = self._engine, self._slot, self._zerocopy
+        if zerocopy.timer is not None:
+            zerocopy.timer.cancel()
+            zerocopy.timer = None
+        lib.zc_zerocopy_seal(engine.c, slot)
+        left = self._release()
+        if left:
+            lib.zc_zerocopy_take_over(engine.c, slot)
+            if abort or lib.zc_zerocopy_finish(engine.c, slot) > 0:
+                lib.zc_zerocopy_disconnect(engine.c, slot)
+            else:
+                lib.zc_linger(engine.c, slot, milliseconds(linger))
+            left = self._release()
+        if not left:
+            self._remove()
+        elif orphan:
+            engine.mute(slot)
+            self.orphan()
+            lib.zc_release_orphans()
+        else:
+            engine.lingering.add(self)
+            engine.owners[slot] = self
+            engine.mute(slot)
+            lib.zc_conn_pause(engine.c, slot)
+
+    def counters(self) -> bytes:
+        """The connection's counts: of now, or those it ended with."""
+        return self._engine.conn_counters(self._slot) if self._slot >= 0 else self._last_counters
 
     def orphan(self) -> None:
         """The loop is being closed: the process's list takes over."""
+        last = self.counters()
+        self._engine.owners[self._slot] = None
         if lib.zc_orphan_adopt(self._engine.c, self._slot) == 0:
-            self._engine.owners[self._slot] = None
+            self._last_counters = last
+            self._slot = -1
+        # else out of memory: its buffers are never let go
+
+    def _release(self) -> int:
+        """Let go of what the kernel has let go of; returns how many sends are outstanding.
+
+        A connection that ends with its first large write learns only here that it was copied.
+        """
+        done: list[int] = []
+        left = int(lib.zc_release_completed(self._engine.c, self._slot, id(done)))
+        counters = lib.zc_conn_counters(self._engine.c, self._slot)
+        zerocopy = self._zerocopy
+        zerocopy.judge(counters.zerocopy_completed, counters.zerocopy_copied, _has_ended)
+        for number in done:
+            zerocopy.flying.pop(number).let_go()
+        return left
+
+    def _remove(self) -> None:
+        self._last_counters = self.counters()
+        self._engine.remove(self._slot)
+        self._slot = -1
+
+    def _on_completed(self) -> None:
+        if self._release() == 0:
+            self._engine.lingering.discard(self)
+            self._remove()
 
     # Nobody reads or writes here any more.
 
@@ -71,57 +129,6 @@ class Lingering:
 def _has_ended() -> bool:
     """What completes without having been copied says nothing of the route any more."""
     return False
-
-
-def _release(engine: Engine, slot: int, zerocopy: ZeroCopy) -> int:
-    """Let go of what the kernel has let go of; returns how many sends are outstanding.
-
-    A connection that ends with its first large write learns only here that it was copied.
-    """
-    done: list[int] = []
-    left = int(lib.zc_release_completed(engine.c, slot, id(done)))
-    counters = lib.zc_conn_counters(engine.c, slot)
-    zerocopy.judge(counters.zerocopy_completed, counters.zerocopy_copied, _has_ended)
-    for number in done:
-        zerocopy.flying.pop(number).let_go()
-    return left
-
-
-def leave_in_flight(
-    engine: Engine,
-    slot: int,
-    zerocopy: ZeroCopy,
-    *,
-    abort: bool,
-    linger: float,
-    orphan: bool,
-) -> bool:
-    """Take over the slot if sends are in flight; False leaves it to the caller.
-
-    The caller closes its descriptor in either case.
-
-    ``linger`` is in seconds.
-    ``orphan``: nobody will run this engine's loop again.
-    """
-    lib.zc_zerocopy_seal(engine.c, slot)
-    left = _release(engine, slot, zerocopy)
-    if not left:
-        return False
-    lib.zc_zerocopy_take_over(engine.c, slot)
-    if abort or lib.zc_zerocopy_finish(engine.c, slot) > 0:
-        lib.zc_zerocopy_disconnect(engine.c, slot)
-    else:
-        lib.zc_linger(engine.c, slot, milliseconds(linger))
-    if not _release(engine, slot, zerocopy):
-        return False
-    if not orphan:
-        Lingering(engine, slot, zerocopy)
-        return True
-    engine.mute(slot)
-    engine.owners[slot] = None
-    lib.zc_orphan_adopt(engine.c, slot)  # out of memory: neither is ever let go
-    lib.zc_release_orphans()
-    return True
 
 
 def milliseconds(seconds: float) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .engine import GIL_HELD_MAX, Engine, lib
-from .linger import leave_in_flight, milliseconds
+from .linger import Lingering, milliseconds
 from .receive import ReceiveHalf
 from .send import SendHalf
 from .states import ConnState, check_step
@@ -109,6 +109,7 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         "_hindered",
         "_kind",
         "_last_counters",
+        "_lingering",
         "_maps",
         "_paused",
         "_peername",
@@ -185,6 +186,7 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         self._zerocopy_min = minimum = loop._zerocopy_min
         self._plain_max = GIL_HELD_MAX if minimum > GIL_HELD_MAX else minimum - 1
         self._last_counters = b""
+        self._lingering: Lingering | None = None
         self._sockname, self._peername = _addresses(self)
         loop._transports_by_fd[self._sock_fd] = self
         self._server = server
@@ -314,11 +316,20 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         """Give slot and descriptor back, or leave them to the sends that are in flight."""
         sock = self._sock  # of now: code that runs while buffers are released may ask for one
         if self._slot >= 0:
-            self._last_counters = self._engine.conn_counters(self._slot)
             if self._maps:
                 self._remember_route()
-            if self._zerocopy is None or not self._leave(collected):
+            if self._zerocopy is None:
+                self._last_counters = self._engine.conn_counters(self._slot)
                 self._engine.remove(self._slot)
+            else:
+                lingering = Lingering(self._engine, self._slot, self._zerocopy)
+                if not collected:  # the collector would take a new reference for a rescue
+                    self._lingering = lingering
+                lingering.leave(
+                    abort=self._aborted,
+                    linger=self._loop._config.zerocopy_linger,
+                    orphan=collected or self._engine.closed,
+                )
             self._slot = -1
         transports = self._loop._transports_by_fd
         if transports.get(self._sock_fd) is self:
@@ -331,21 +342,10 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         if server is not None:
             server._detach(*self._server_args())
 
-    def _leave(self, collected: bool) -> bool:
-        zerocopy = self._zerocopy
-        assert zerocopy is not None
-        if zerocopy.timer is not None:
-            zerocopy.timer.cancel()
-            zerocopy.timer = None
-        engine = self._engine
-        return leave_in_flight(
-            engine,
-            self._slot,
-            zerocopy,
-            abort=self._aborted,
-            linger=self._loop._config.zerocopy_linger,
-            orphan=collected or engine.closed,
-        )
+    def _counters(self) -> bytes:
+        if self._lingering is not None:
+            return self._lingering.counters()
+        return self._engine.conn_counters(self._slot) if self._slot >= 0 else self._last_counters
 
     def _server_args(self) -> tuple[Any, ...]:
         # asyncio.Server counts its connections up to 3.12 and knows them from 3.13 on.
@@ -388,8 +388,7 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """``socket``, ``sockname``, ``peername``, or ``zcloop``: a :class:`ConnStats` of now."""
         if name == "zcloop":
-            counters = self._engine.conn_counters(self._slot) if self._slot >= 0 else None
-            return ConnStats.from_native(counters or self._last_counters)
+            return ConnStats.from_native(self._counters())
         if name == "peername":
             self._peername = _as_tuple(self._peername)
             return self._peername

@@ -91,6 +91,12 @@ def in_flight_now():
     return asyncio.get_running_loop().zcloop_stats().zerocopy_outstanding
 
 
+def counted(transport):
+    """(sends, how many of them are complete), of a transport that may have ended long ago."""
+    stats = transport.get_extra_info("zcloop")
+    return stats.zerocopy_sends, stats.zerocopy_completed
+
+
 async def nothing_held(buffer):
     await poll(lambda: unlocked(buffer))
     await poll(lambda: not asyncio.get_running_loop().zcloop_stats().zerocopy_lingering)
@@ -109,6 +115,8 @@ def test_close_delivers_everything():
             assert not future.done()
             assert not unlocked(buffer)
             assert asyncio.get_running_loop().zcloop_stats().zerocopy_lingering == 1
+            sends, complete = counted(transport)
+            assert sends > complete
             reading = asyncio.ensure_future(read_all(peer))
             assert await future is None
             assert unlocked(buffer)
@@ -116,6 +124,7 @@ def test_close_delivers_everything():
             assert error is None
             assert_same(got, DATA)
             await nothing_held(buffer)
+            assert counted(transport) == (sends, sends)
     run(main())
 
 
@@ -184,6 +193,8 @@ def test_abort_lets_go_at_once(before):
             await protocol.called("connection_lost")
             assert protocol.exc is None
             await nothing_held(buffer)
+            sends, complete = counted(transport)
+            assert complete == sends > 0
             assert future.done()
             got, error = read_to_end(peer)
             assert error is not None
