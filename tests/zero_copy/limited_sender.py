@@ -2,15 +2,15 @@
 
     python limited_sender.py PORT MIB
 
-Where it is root it becomes nobody, since root's locked memory isn't limited; everything is imported
-before, because nobody may not be able to read it. Prints user, hash and counters as JSON.
+Where it is root it becomes a user with no name, since root's locked memory isn't limited, and one
+of its own, since the limit is one for all processes of a user. Everything is imported before,
+because that user may not be able to read it. Prints user, hash and counters as JSON.
 """
 import asyncio
 import dataclasses
 import hashlib
 import json
 import os
-import pwd
 import random
 import resource
 import sys
@@ -19,15 +19,16 @@ import zcloop
 
 LOCKED = 64 << 10
 MIB = 1 << 20
+FIRST_USER = 1 << 20     # above those that systems give out
 
 
 def drop_privileges():
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (LOCKED, LOCKED))
     if os.geteuid() == 0:
-        nobody = pwd.getpwnam("nobody")
+        user = FIRST_USER + os.getpid()
         os.setgroups([])
-        os.setgid(nobody.pw_gid)
-        os.setuid(nobody.pw_uid)
+        os.setgid(user)
+        os.setuid(user)
 
 
 async def send(port, total):
