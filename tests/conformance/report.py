@@ -61,6 +61,13 @@ def sometimes(runs: Sequence[Mapping[str, Result]], passed: Collection[str]) -> 
             yield from _tail(failures[0])
 
 
+def unsteady(first: Iterable[Result]) -> Iterator[str]:
+    """The tests that passed when they were run again, and how they failed at first."""
+    for result in first:
+        yield f"passed when it was run again: {result.id}: {result.outcome}"
+        yield from _tail(result)
+
+
 def problems(verdict: Verdict, results: Mapping[str, Result]) -> Iterator[str]:
     """Everything that isn't as it should be, with the end of its traceback."""
     last: list[str] = []

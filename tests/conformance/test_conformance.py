@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from . import baseline, expectations, report, suite, supervisor
+from .__main__ import main
 from .expectations import Entry, Expectations
 from .outcome import Outcome, Result
 from .verdict import judge
@@ -175,6 +176,45 @@ def test_last_line_counts_unexpected_failures_only() -> None:
     verdict = judge(by_id, Expectations([Entry("a reason", ("m.C.b",))]))
     assert report.last_line(verdict, results) == "1 passed, 1 failed, 1 skipped"
     assert list(report.expected(verdict)) == ["    1 expected: a reason"]
+
+
+UNSTEADY = """
+import pathlib, unittest
+
+class Case(unittest.TestCase):
+    def test_steady(self): {steady}
+    def test_once(self):
+        if not (seen := pathlib.Path({seen!r})).exists():
+            seen.touch()
+            self.fail("too slow")
+"""
+
+
+@pytest.mark.parametrize(
+    ("steady", "status", "last"),
+    [
+        ("pass", 0, "2 passed, 0 failed, 0 skipped"),
+        ("self.fail()", 1, "1 passed, 1 failed, 0 skipped"),
+    ],
+)
+def test_what_fails_is_run_once_more(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    steady: str,
+    status: int,
+    last: str,
+) -> None:
+    package = tmp_path / "unsteady"
+    package.mkdir()
+    package.joinpath("__init__.py").touch()
+    text = UNSTEADY.format(steady=steady, seen=str(tmp_path / "seen"))
+    package.joinpath("tests.py").write_text(text)
+    monkeypatch.setattr(supervisor, "IMPORT_PATH", (*supervisor.IMPORT_PATH, tmp_path))
+    assert main(["--loop", STOCK, "--module", "unsteady.tests"]) == status
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == last
+    assert "passed when it was run again: unsteady.tests.Case.test_once: fail" in lines
 
 
 @pytest.mark.parametrize(
