@@ -20,7 +20,7 @@ from support import RecordingProtocol, assert_same, listener, pattern, poll, res
 
 import zcloop
 from zcloop.engine import lib
-from zcloop.send import SendHalf
+from zcloop.send_queue import SendQueue
 
 SIZE = 1_500_000
 DATA = pattern(SIZE)
@@ -500,7 +500,7 @@ def test_a_dropped_buffer_s_end_runs_code(by_peer, reaction):
 @pytest.mark.parametrize("reaction", ["abort", "write"])
 def test_code_runs_while_the_queue_is_sent(reaction, monkeypatch):
     """As the collector and signal handlers do, between any two steps; here right after a send."""
-    send_vector = SendHalf._send_vector
+    send_vector = SendQueue._send_vector
 
     def interrupted(transport, queue):
         result = send_vector(transport, queue)
@@ -517,7 +517,7 @@ def test_code_runs_while_the_queue_is_sent(reaction, monkeypatch):
             transport.write(sent)
             for _ in range(5):
                 transport.write(DATA)
-            monkeypatch.setattr(SendHalf, "_send_vector", interrupted)
+            monkeypatch.setattr(SendQueue, "_send_vector", interrupted)
             reading = asyncio.ensure_future(read_all(peer))
             if reaction == "write":
                 await poll(lambda: transport.get_write_buffer_size() == 0)
