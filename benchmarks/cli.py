@@ -9,14 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from . import build, environment, markdown, report, results
 from .cases import Case, all_cases, quick_cases, select
 from .runner import Result, run_case
 from .sample import ROOT, Setting, default_cpus
 from .sides import BASE, SIDES, Side, parse_side, why_missing, why_unsuited
 from .targets import TARGETS
+from .terminal import Console
 
 
 def _arguments(arguments: list[str] | None) -> argparse.Namespace:

@@ -7,15 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
-
 from .cases import Case
 from .measure import METRICS, Figure, absolute, client_share, others_cpus, ratio
 from .runner import Result
 from .sides import BASE
 from .targets import TARGETS, Target
+from .terminal import SIMPLE, Console, Table
 
 # Within this of 1.00 a ratio gets no colour: it is what two equal sides differ by here.
 NEUTRAL = 0.02

@@ -28,8 +28,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rich.console import Console
-
 from . import build, environment, namespaces, report, results
 from .cases import GIB, MIB, Case, select
 from .runner import Result, run_case
@@ -37,6 +35,7 @@ from .sample import Place, Setting, default_cpus
 from .servers.zerocopy import EVERY, MESSAGE_BYTES
 from .sides import Side
 from .targets import Target
+from .terminal import Console
 
 
 def _zcloop(mode: str, **more: str) -> Side:

@@ -11,6 +11,8 @@ import gc
 import importlib
 import inspect
 import os
+import ssl
+import subprocess
 import threading
 import traceback
 import typing
@@ -103,6 +105,20 @@ def loop_factory(request):
 def loop_errors():
     """Contexts given to call_exception_handler; a test takes out those it expects."""
     return []
+
+
+@pytest.fixture(scope="session")
+def contexts(tmp_path_factory):
+    """(server context, client context) around a self-made certificate for `localhost`."""
+    folder = tmp_path_factory.mktemp("tls")
+    key, cert = folder / "key.pem", folder / "cert.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+         "-nodes", "-keyout", key, "-out", cert, "-days", "2", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=DNS:localhost"], check=True, capture_output=True)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(cert, key)
+    return server, ssl.create_default_context(cafile=cert)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -31,6 +31,10 @@ def test_help_names_every_command():
         assert len(text.splitlines()) > 6
 
 
+def test_the_version():
+    assert command("--version") == (0, f"zcloop {zcloop.__version__}\n", "")
+
+
 def test_no_command_is_an_error():
     status, out, err = command()
     assert (status, out) == (2, "")

@@ -7,6 +7,7 @@ names the cause and the remedy, and status 1 (2 for a command line that isn't on
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import importlib.util
 import os
 import sys
@@ -55,6 +56,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m zcloop",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"zcloop {importlib.metadata.version('zcloop')}"
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     demo = commands.add_parser(

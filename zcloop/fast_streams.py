@@ -11,7 +11,7 @@ every factory through `fast_factory`, which changes what comes out of it:
 
 Either is done only for asyncio's own classes as CPython made them. A subclass, a patched
 method, a reader that was used already: everything stays as it is. (What a program does to a
-fast reader later is the reader's business: see `zcloop.reader`.)
+fast reader later is the reader's business: see `zcloop.reader_buffer`.)
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from collections.abc import Callable
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from .reader import StreamReader, plain_data_received
+from .reader import StreamReader
+from .reader_fill import plain_data_received
 
 
 class StreamWriter(asyncio.StreamWriter):

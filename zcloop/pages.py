@@ -98,11 +98,26 @@ class PagesProtocol(asyncio.BufferedProtocol):
     bytes with ``Config(receive="copy")``.  On any other loop this is a plain
     :class:`asyncio.BufferedProtocol`, and ``pages_received`` is never called.
 
-    So a subclass implements all three, and a message may come partly by one and partly by the
-    other.
+    So a subclass implements all three (one that lacks any can't be made: :exc:`TypeError`), and a
+    message may come partly by one and partly by the other.
     """
 
     __slots__ = ()
+
+    def __new__(cls, *args: object, **kwargs: object) -> Self:
+        lacking = [
+            f"{name}()"
+            for name in ("get_buffer", "buffer_updated", "pages_received")
+            if getattr(cls, name) is getattr(PagesProtocol, name)
+        ]
+        if lacking:
+            raise TypeError(
+                f"{cls.__name__} lacks {' and '.join(lacking)}: a PagesProtocol implements "
+                "get_buffer(), buffer_updated() and pages_received(), because whole pages come by "
+                "the last and everything else by the first two (asyncio.BufferedProtocol has "
+                "everything copied)"
+            )
+        return super().__new__(cls)
 
     def pages_received(self, view: memoryview) -> None:
         """Take the next bytes of the stream.
@@ -113,10 +128,7 @@ class PagesProtocol(asyncio.BufferedProtocol):
         arena is bounded (``Config.arena_bytes``), a receiver that keeps all views for ever is
         soon served by copies.
         """
-        raise NotImplementedError(
-            f"{type(self).__name__} has no pages_received(view); implement it, or derive from "
-            "asyncio.BufferedProtocol to have everything copied"
-        )
+        raise NotImplementedError
 
 
 # -- the arena ----------------------------------------------------------------------------

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from .page_memory import put_bytes
+from .pieces import flat, own
 from .receive import wants_buffers
-from .send import _flat, _own
 
 if TYPE_CHECKING:
     _SSLProtocol = Any  # most of it isn't in the stubs
@@ -64,7 +64,7 @@ class SSLTransport(sslproto._SSLProtocolTransport):
         view = memoryview(data)
         if not view.c_contiguous:
             raise BufferError("write_zerocopy() needs a C-contiguous buffer")
-        self.write(_flat(view) if view.nbytes else b"")
+        self.write(flat(view) if view.nbytes else b"")
         future: asyncio.Future[None] = self._loop.create_future()
         future.set_result(None)
         return future
@@ -222,7 +222,7 @@ class TlsProtocol(_SSLProtocol):  # type: ignore[misc]
         if self._state is not _WRAPPED and self._state is not _DO_HANDSHAKE:
             super()._write_appdata(list_of_data)  # counts it, and drops it
             return
-        pieces = [p if type(p) is bytes else _flat(memoryview(p)) for p in list_of_data]
+        pieces = [p if type(p) is bytes else flat(memoryview(p)) for p in list_of_data]
         if len(pieces) > 1 and sum(map(len, pieces)) <= _RECORD:
             pieces = [b"".join(pieces)]
         backlog = self._write_backlog
@@ -238,7 +238,7 @@ class TlsProtocol(_SSLProtocol):  # type: ignore[misc]
         finally:
             # Sending may have called pause_writing(), which may have written, behind our pieces.
             for i in range(max(0, len(backlog) - (self._appended - before)), len(backlog)):
-                backlog[i] = _own(backlog[i])
+                backlog[i] = own(backlog[i])
 
     def _write_or_fail(self) -> None:
         try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import importlib.util
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -92,7 +94,15 @@ def main(arguments: list[str] | None = None) -> int:
         if options.list:
             print("\n".join(case.id for case in cases))
             return 0
-        build.loadgen()
+        if importlib.util.find_spec("aiohttp") is None:
+            why = "which isn't installed: pip install -e '.[bench]'"
+            print(f"these benchmarks need aiohttp, {why}", file=sys.stderr)
+            return 2
+        try:
+            build.loadgen()
+        except build.BuildError as error:
+            print(error, file=sys.stderr)
+            return 2
         _, finished, _ = _run(options, cases)
     table, _ = report.gate_table(finished, TARGETS)
     console.print(table)

@@ -11,13 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from .. import build, environment
 from .. import report as common
 from .. import results as folder
 from ..cases import MIB
 from ..sample import default_cpus
+from ..terminal import Console
 from . import report, store
 from .cells import TABLES, Cell, Side, all_cells, quick_cells, select
 from .figures import Verdict, verdicts

@@ -6,11 +6,8 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
-
 from ..measure import Figure
+from ..terminal import SIMPLE, Console, Table
 from . import figures
 from .figures import Choice, Verdict, between, choice, cpu, of, rate, share, switches
 from .run import Result

@@ -2,7 +2,6 @@
 import asyncio
 import contextlib
 import ssl
-import subprocess
 
 import pytest
 from support import (
@@ -25,20 +24,6 @@ class ViewBuffered(RecordingBuffered):
 factories = pytest.mark.parametrize("factory", [
     RecordingProtocol, ViewBuffered, pytest.param(RecordingBuffered, marks=known_gap(
         "asyncio", "bytes after the first record are lost unless the buffer is a memoryview"))])
-
-
-@pytest.fixture(scope="session")
-def contexts(tmp_path_factory):
-    """(server context, client context) around a self-made certificate for `localhost`."""
-    folder = tmp_path_factory.mktemp("tls")
-    key, cert = folder / "key.pem", folder / "cert.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
-         "-nodes", "-keyout", key, "-out", cert, "-days", "2", "-subj", "/CN=localhost",
-         "-addext", "subjectAltName=DNS:localhost"], check=True, capture_output=True)
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(cert, key)
-    return server, ssl.create_default_context(cafile=cert)
 
 
 @contextlib.asynccontextmanager

@@ -13,7 +13,7 @@ from support import (
     pattern,
     poll,
 )
-from test_tls import contexts, two_ends  # noqa: F401  (a fixture)
+from test_tls import two_ends
 
 SIZE = 1_000_000
 
@@ -38,7 +38,7 @@ def fill(client):
 
 
 @pytest.fixture
-def tls(contexts):  # noqa: F811
+def tls(contexts):
     """Arguments of two_ends."""
     server, client = contexts
     return {"ssl": server}, {"ssl": client, "server_hostname": "localhost"}
@@ -184,7 +184,7 @@ async def test_a_buffered_protocol_by_shape(tls):
         assert_same(server.data, pattern(300_000))
 
 
-async def test_tls_within_tls(tls, contexts):  # noqa: F811
+async def test_tls_within_tls(tls, contexts):
     loop = asyncio.get_running_loop()
     server_context, client_context = contexts
     data = pattern(SIZE)

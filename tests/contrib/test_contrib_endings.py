@@ -7,8 +7,6 @@ import asyncio
 import contextlib
 import random
 import socket
-import ssl
-import subprocess
 
 import pytest
 from aiohttp import StreamReader, web
@@ -269,19 +267,6 @@ async def test_shutdown_in_the_middle(parser, name):
             await client.send(head(SIZE) + BODY[:HALF])
             await poll(lambda: reading)
     assert reading[1:] == ["cancelled"]
-
-
-@pytest.fixture(scope="module")
-def contexts(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tls")
-    key, cert = folder / "key.pem", folder / "cert.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
-         "-nodes", "-keyout", key, "-out", cert, "-days", "2", "-subj", "/CN=localhost",
-         "-addext", "subjectAltName=DNS:localhost"], check=True, capture_output=True)
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(cert, key)
-    return server, ssl.create_default_context(cafile=cert)
 
 
 async def test_tls_goes_the_usual_way(parser, read, contexts):

@@ -166,6 +166,20 @@ def test_a_file_that_is_too_large(chrome, tmp_path, request):
         chrome.get("about:blank")
 
 
+@pytest.mark.parametrize(("most", "value", "named"), [
+    ("8G", "1024", "1 GiB"), ("5.5M", "5", "5 MiB"), ("48K", "0.046875", "48 KiB")])
+def test_what_the_page_offers_to_generate_fits(chrome, tmp_path, most, value, named):
+    with Command(tmp_path, "--max-size", most) as demo:
+        page = Page(chrome, demo.base, tmp_path / "downloads")
+        assert page.find("#size").get_attribute("value") == value
+        assert page.find("#generate-button").text == f"Generate {named}"
+        if most != "8G":
+            page.find("#generate-button").click()
+            assert page.wait_idle()[1] != "bad"
+            assert page.files() == ["generated data"]
+        chrome.get("about:blank")
+
+
 def test_a_server_that_is_killed_during_an_upload(page, demo, request):
     """The browser's own second attempt (on some errors it makes one) fails as well."""
     os.kill(demo.worker(), signal.SIGSTOP)  # so that the upload can't be over before

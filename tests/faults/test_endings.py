@@ -3,7 +3,6 @@ import asyncio
 import contextlib
 import socket
 import ssl
-import subprocess
 
 import pytest
 from support import (
@@ -206,20 +205,6 @@ async def test_half_open_connection_asks_for_no_buffer(kind, factory):
 
 
 # -- TLS in the middle of a read --------------------------------------------------------------
-
-@pytest.fixture(scope="module")
-def contexts(tmp_path_factory):
-    """(server context, client context) around a self-made certificate for `localhost`."""
-    folder = tmp_path_factory.mktemp("tls")
-    key, cert = folder / "key.pem", folder / "cert.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
-         "-nodes", "-keyout", key, "-out", cert, "-days", "2", "-subj", "/CN=localhost",
-         "-addext", "subjectAltName=DNS:localhost"], check=True, capture_output=True)
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(cert, key)
-    return server, ssl.create_default_context(cafile=cert)
-
 
 @pytest.mark.parametrize("size", [1000, 200_000])
 async def test_start_tls_while_a_reader_waits(contexts, size):

@@ -13,7 +13,8 @@ import unittest
 import pytest
 
 from zcloop.fast_streams import StreamReaderProtocol, StreamWriter
-from zcloop.reader import STANDARD, StreamReader
+from zcloop.reader import StreamReader
+from zcloop.reader_buffer import STANDARD
 
 if importlib.util.find_spec("test.test_asyncio.test_streams") is None:
     pytest.skip("this Python comes without its test package", allow_module_level=True)

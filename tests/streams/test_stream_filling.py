@@ -8,7 +8,8 @@ from stream_fakes import FakeTransport, FillingTransport, cancelled, connected, 
 
 from zcloop import reader as reader_module
 from zcloop.fast_streams import StreamReaderProtocol
-from zcloop.reader import BURST_MAX, FILL_MIN, StreamReader
+from zcloop.reader import FILL_MIN, StreamReader
+from zcloop.reader_fill import BURST_MAX
 
 N = 4 * FILL_MIN
 DATA = bytes(range(256)) * (N // 256)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from stream_fakes import FakeTransport, FillingTransport, connected, ticks
 
 from zcloop import reader as reader_module
+from zcloop import reader_fill
 from zcloop.fast_streams import StreamReaderProtocol
 from zcloop.reader import StreamReader
 
@@ -168,7 +169,7 @@ TRANSPORTS = {
 @pytest.mark.parametrize("kind", TRANSPORTS)
 def test_every_byte_once_and_in_order(kind, monkeypatch):
     monkeypatch.setattr(reader_module, "FILL_MIN", 8)
-    monkeypatch.setattr(reader_module, "BURST_MAX", 50)
+    monkeypatch.setattr(reader_fill, "BURST_MAX", 50)
     happened = collections.Counter()
     with asyncio.Runner() as runner:
         @settings(database=None, deadline=None, max_examples=1000)

@@ -313,12 +313,22 @@ def test_the_limits_of_control_groups(tmp_path):
 # -- PagesProtocol -----------------------------------------------------------------------------
 
 
-def test_a_protocol_without_pages_received_says_so():
+def test_a_protocol_that_lacks_a_method_says_so_when_the_connection_is_made():
     class Forgot(zcloop.PagesProtocol):
-        pass
+        def pages_received(self, view):
+            raise AssertionError("never")
 
-    with pytest.raises(NotImplementedError, match=r"Forgot has no pages_received\(view\)"):
-        Forgot().pages_received(memoryview(b""))
+    async def main():
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
+        with pytest.raises(TypeError, match=r"^Forgot lacks get_buffer\(\) and buffer_updated\(\): "
+                                            "a PagesProtocol implements "):
+            await loop.create_connection(Forgot, *server.sockets[0].getsockname())
+        server.close()
+
+    zcloop.run(main())
+    with pytest.raises(TypeError, match=r"^Silent lacks pages_received\(\): "):
+        type("Silent", (Pages,), {"pages_received": zcloop.PagesProtocol.pages_received})()
 
 
 def test_on_another_loop_it_is_a_buffered_protocol():

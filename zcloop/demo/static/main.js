@@ -185,6 +185,21 @@ function chosenSize() {
   return $("size").valueAsNumber * 2 ** 20;
 }
 
+/** What the field offers is what the server takes: whole MiB, or less than one where it takes less. */
+function fitSize() {
+  const most = server.state.max_size / 2 ** 20;
+  const field = $("size");
+  field.min = field.step = Math.min(1, most);
+  field.max = most < 1 ? most : Math.floor(most);
+  if (field.valueAsNumber > field.max) field.value = field.max;
+  nameSize();
+}
+
+function nameSize() {
+  const size = chosenSize();
+  $("generate-button").textContent = size > 0 ? `Generate ${bytes(size)}` : "Generate";
+}
+
 // -- events ---------------------------------------------------------------------
 
 $("file").addEventListener("change", () => {
@@ -209,10 +224,7 @@ for (const name of ["dragover", "drop"]) {
   addEventListener(name, (event) => event.preventDefault());
 }
 
-$("size").addEventListener("input", () => {
-  const size = chosenSize();
-  $("generate-button").textContent = size > 0 ? `Generate ${bytes(size)}` : "Generate";
-});
+$("size").addEventListener("input", nameSize);
 $("generate").addEventListener("submit", (event) => {
   event.preventDefault();
   const size = chosenSize();
@@ -245,6 +257,7 @@ server.addEventListener("hello", ({ detail }) => {
   files.show(server.state.files);
   results.show(server.state.results);
   showLoop();
+  fitSize();
   live.mark(loop);
   if (detail.surprise) {
     const before = $("message").dataset.kind === "bad" ? `${$("message").textContent} ` : "";
