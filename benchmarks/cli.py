@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from . import build, environment, markdown, report, results
+from . import build, markdown, report
 from .cases import Case, all_cases, quick_cases, select
-from .runner import Result, run_case
-from .sample import ROOT, Setting, default_cpus
-from .sides import BASE, SIDES, Side, parse_side, why_missing, why_unsuited
+from .runner import Result
+from .sample import Setting, default_cpus
+from .session import Session, missing_of, show
+from .sides import BASE, SIDES, Side, parse_side, why_unsuited
 from .targets import TARGETS
 from .terminal import Console
 
@@ -90,11 +90,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _arguments(arguments)
     console = report.console()
     if options.show:
-        stamp, finished, missing = results.load(options.show)
-        report.print_head(console, stamp, missing)
-        for result in finished:
-            report.print_case(console, result, {})
-        return _conclude(options, console, stamp, finished)
+        return _conclude(options, console, *show(console, options.show))
     cases = _choose_cases(options)
     if options.list:
         print("\n".join(case.id for case in cases))
@@ -128,35 +124,15 @@ def _run(
     rounds = options.rounds or (3 if short else 5)
     cpus = default_cpus() if options.pin else None
     setting = Setting(options.seconds or (1.0 if short else 2.0), options.warmup, cpus)
-    reasons = {name: why_missing(side, str(ROOT)) for name, side in sides.items()}
-    missing = {name: reason for name, reason in reasons.items() if reason}
-    stamp = environment.describe() | {
-        "rounds": rounds,
-        "seconds": setting.seconds,
-        "warmup": setting.warmup,
-        "cpus_used": setting.cpus,
-    }
-    report.print_head(console, stamp, missing)
-    finished: list[Result] = []
-    started = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    outputs = [results.RESULTS / f"{started}.json", *([options.json] if options.json else [])]
-
-    def progress(case: Case, number: int, side: Side, record: dict[str, Any]) -> None:
-        if console.is_terminal:
-            report.print_passing(console, f"{case.id}  {number + 1}/{rounds}  {side.name}")
-
+    missing = missing_of(sides)
+    session = Session(console, rounds, setting, options.json, missing=missing)
     for case in cases:
         absent = _absent(case, sides, missing)
         present = [sides[name] for name in case.sides if name not in absent]
         if present:
-            finished.append(run_case(case, present, rounds, setting, progress))
-        for path in outputs:
-            results.save(path, stamp, finished, missing)
-        if present:
-            report.print_case(console, finished[-1], absent)
-    for path in outputs:
-        console.print(f"raw data: {path}", highlight=False, soft_wrap=True)
-    return stamp, finished
+            report.print_case(console, session.measure(case, present), absent)
+    session.end()
+    return session.stamp, session.finished
 
 
 def _conclude(

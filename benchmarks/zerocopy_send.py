@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -28,11 +27,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from . import build, environment, namespaces, report, results
+from . import build, namespaces, report
 from .cases import GIB, MIB, Case, select
-from .runner import Result, run_case
+from .runner import Result
 from .sample import Place, Setting, default_cpus
 from .servers.zerocopy import EVERY, MESSAGE_BYTES
+from .session import Session
 from .sides import Side
 from .targets import Target
 from .terminal import Console
@@ -231,34 +231,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     setting = Setting(options.seconds, options.warmup, default_cpus())
-    stamp = environment.describe() | {
-        "rounds": options.rounds,
-        "seconds": setting.seconds,
-        "warmup": setting.warmup,
-        "cpus_used": setting.cpus,
-    }
-    report.print_head(console, stamp, {})
-    finished = _run(console, options, cases, setting, stamp)
-    return _conclude(console, options, cases, finished)
-
-
-def _run(
-    console: Console,
-    options: argparse.Namespace,
-    cases: list[Case],
-    setting: Setting,
-    stamp: dict[str, Any],
-) -> list[Result]:
-    started = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    outputs = [results.RESULTS / f"zerocopy-send-{started}.json"]
-    outputs += [options.json] if options.json else []
-    finished: list[Result] = []
-
-    def progress(case: Case, number: int, side: Side, record: dict[str, Any]) -> None:
-        if console.is_terminal:
-            text = f"{case.id}  {number + 1}/{options.rounds}  {side.name}"
-            report.print_passing(console, text)
-
+    session = Session(console, options.rounds, setting, options.json, "zerocopy-send-")
     with placed(setting, cases) as settings:
         for case in cases:
             network = case.id.split("/")[1]
@@ -266,13 +239,9 @@ def _run(
                 console.print(f"{case.id}: not measured: {namespaces.why_not()}", markup=False)
                 continue
             sides = [SIDES[name] for name in case.sides]
-            finished.append(run_case(case, sides, options.rounds, settings[network], progress))
-            for path in outputs:
-                results.save(path, stamp, finished, {})
-            _print_case(console, finished[-1])
-    for path in outputs if finished else ():
-        console.print(f"raw data: {path}", highlight=False, soft_wrap=True)
-    return finished
+            _print_case(console, session.measure(case, sides, settings[network]))
+    session.end()
+    return _conclude(console, options, cases, session.finished)
 
 
 def _conclude(

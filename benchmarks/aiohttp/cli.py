@@ -6,16 +6,15 @@ import argparse
 import importlib.metadata
 import importlib.util
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from .. import build, environment, report, results
+from .. import build, report
 from ..cases import Case, select
-from ..runner import Result, run_case
-from ..sample import ROOT, Setting, default_cpus
-from ..sides import Side, why_missing
+from ..runner import Result
+from ..sample import Setting, default_cpus
+from ..session import Session, missing_of, show
+from ..terminal import Console
 from .cases import SIDES, TARGETS, all_cases
 
 
@@ -37,52 +36,27 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _run(
-    options: argparse.Namespace, cases: list[Case]
-) -> tuple[dict[str, Any], list[Result], dict[str, str]]:
+def _run(options: argparse.Namespace, console: Console, cases: list[Case]) -> list[Result]:
     setting = Setting(options.seconds, options.warmup, default_cpus())
-    names = {name for case in cases for name in case.sides}
-    reasons = {name: why_missing(SIDES[name], str(ROOT)) for name in sorted(names)}
-    missing = {name: reason for name, reason in reasons.items() if reason}
-    stamp = environment.describe() | {
-        "rounds": options.rounds,
-        "seconds": setting.seconds,
-        "warmup": setting.warmup,
-        "cpus_used": setting.cpus,
-    }
-    stamp["libraries"]["aiohttp"] = importlib.metadata.version("aiohttp")
-    console = report.console()
-    report.print_head(console, stamp, missing)
-    finished: list[Result] = []
-    started = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    outputs = [results.RESULTS / f"aiohttp-{started}.json"]
-    outputs += [options.json] if options.json else []
-
-    def progress(case: Case, number: int, side: Side, record: dict[str, Any]) -> None:
-        if console.is_terminal:
-            report.print_passing(console, f"{case.id}  {number + 1}/{options.rounds}  {side.name}")
-
+    names = sorted({name for case in cases for name in case.sides})
+    missing = missing_of({name: SIDES[name] for name in names})
+    version = {"aiohttp": importlib.metadata.version("aiohttp")}
+    session = Session(
+        console, options.rounds, setting, options.json, "aiohttp-", missing, version
+    )
     for case in cases:
         present = [SIDES[name] for name in case.sides if name not in missing]
-        if not present:
-            continue
-        finished.append(run_case(case, present, options.rounds, setting, progress))
-        for path in outputs:
-            results.save(path, stamp, finished, missing)
-        report.print_case(console, finished[-1], {})
-    for path in outputs:
-        console.print(f"raw data: {path}", highlight=False, soft_wrap=True)
-    return stamp, finished, missing
+        if present:
+            report.print_case(console, session.measure(case, present), {})
+    session.end()
+    return session.finished
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = _arguments(arguments)
     console = report.console()
     if options.show:
-        stamp, finished, missing = results.load(options.show)
-        report.print_head(console, stamp, missing)
-        for result in finished:
-            report.print_case(console, result, {})
+        _, finished = show(console, options.show)
     else:
         cases = select(all_cases(), options.only) if options.only else all_cases()
         if options.sides:
@@ -103,7 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
         except build.BuildError as error:
             print(error, file=sys.stderr)
             return 2
-        _, finished, _ = _run(options, cases)
+        finished = _run(options, console, cases)
     table, _ = report.gate_table(finished, TARGETS)
     console.print(table)
     return 0

@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("rich", reason="the tables need rich, of the extra 'bench'")
 
-from benchmarks import cli, report, results
+from benchmarks import cli, report, results, session
 from benchmarks.cases import all_cases
 from benchmarks.runner import Result
 from benchmarks.targets import TARGETS
@@ -76,7 +76,7 @@ def test_refusals(arguments, complaint, capsys):
 
 def test_a_side_that_cannot_run_is_named(monkeypatch, capsys):
     monkeypatch.setattr(
-        cli, "why_missing", lambda side, root: "no such thing" if side.name == "rloop" else None
+        session, "why_missing", lambda side, root: "no such thing" if side.name == "rloop" else None
     )
     arguments = ["--only", "streams/read/64k", "--sides", "asyncio,rloop,c-epoll", *FAST]
     assert cli.main(arguments) == 0
