@@ -4,6 +4,7 @@ groups, cancel scopes, TLS and threads.
 It runs outside of the other tests' runner, since anyio.run() makes its own."""
 import socket
 import ssl
+from functools import partial
 
 import anyio
 import pytest
@@ -50,6 +51,13 @@ async def serve_and(listener, client):
         tasks.cancel_scope.cancel()
 
 
+async def with_echo(client):
+    """Await `client(connect)` beside a TCP listener that echoes, to which `connect()` connects."""
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    port = listener.extra(anyio.abc.SocketAttribute.local_port)
+    await serve_and(listener, partial(client, partial(anyio.connect_tcp, "127.0.0.1", port)))
+
+
 def test_loop_is_ours(run, loop_factory):
     async def main():
         import asyncio
@@ -58,22 +66,17 @@ def test_loop_is_ours(run, loop_factory):
 
 
 def test_tcp(run):
-    async def main():
-        listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
-        port = listener.extra(anyio.abc.SocketAttribute.local_port)
-
-        async def client():
-            async with await anyio.connect_tcp("127.0.0.1", port) as stream:
-                await exchange(stream)
-                raw = stream.extra(anyio.abc.SocketAttribute.raw_socket)
-                assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-                await stream.send(b"end")
-                await stream.send_eof()
-                assert await stream.receive() == b"end"
-                with pytest.raises(anyio.EndOfStream):
-                    await stream.receive()
-        await serve_and(listener, client)
-    run(main)
+    async def client(connect):
+        async with await connect() as stream:
+            await exchange(stream)
+            raw = stream.extra(anyio.abc.SocketAttribute.raw_socket)
+            assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            await stream.send(b"end")
+            await stream.send_eof()
+            assert await stream.receive() == b"end"
+            with pytest.raises(anyio.EndOfStream):
+                await stream.receive()
+    run(with_echo, client)
 
 
 def test_unix(run):
@@ -106,52 +109,37 @@ def test_tls(run, server_tls, client_tls):
 
 
 def test_many_clients_in_a_task_group(run):
-    async def main():
-        listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
-        port = listener.extra(anyio.abc.SocketAttribute.local_port)
-
+    async def client(connect):
         async def one(number):
-            async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+            async with await connect() as stream:
                 for size in 1, 100, 50_000:
                     await exchange(stream, pattern(size, number))
 
-        async def client():
-            async with anyio.create_task_group() as tasks:
-                for number in range(60):
-                    tasks.start_soon(one, number)
-        await serve_and(listener, client)
-    run(main)
+        async with anyio.create_task_group() as tasks:
+            for number in range(60):
+                tasks.start_soon(one, number)
+    run(with_echo, client)
 
 
 def test_cancelled_receive_loses_nothing(run):
-    async def main():
-        listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
-        port = listener.extra(anyio.abc.SocketAttribute.local_port)
-
-        async def client():
-            async with await anyio.connect_tcp("127.0.0.1", port) as stream:
-                with anyio.move_on_after(0.02) as scope:
-                    await stream.receive()
-                assert scope.cancelled_caught
-                await exchange(stream, b"after the time limit")
-        await serve_and(listener, client)
-    run(main)
+    async def client(connect):
+        async with await connect() as stream:
+            with anyio.move_on_after(0.02) as scope:
+                await stream.receive()
+            assert scope.cancelled_caught
+            await exchange(stream, b"after the time limit")
+    run(with_echo, client)
 
 
 def test_buffered_receive(run):
-    async def main():
-        listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
-        port = listener.extra(anyio.abc.SocketAttribute.local_port)
-
-        async def client():
-            async with await anyio.connect_tcp("127.0.0.1", port) as stream:
-                await stream.send(b"line one\nline two\n" + DATA[:100_000])
-                buffered = BufferedByteReceiveStream(stream)
-                assert await buffered.receive_until(b"\n", 100) == b"line one"
-                assert await buffered.receive_until(b"\n", 100) == b"line two"
-                assert_same(await buffered.receive_exactly(100_000), DATA[:100_000])
-        await serve_and(listener, client)
-    run(main)
+    async def client(connect):
+        async with await connect() as stream:
+            await stream.send(b"line one\nline two\n" + DATA[:100_000])
+            buffered = BufferedByteReceiveStream(stream)
+            assert await buffered.receive_until(b"\n", 100) == b"line one"
+            assert await buffered.receive_until(b"\n", 100) == b"line two"
+            assert_same(await buffered.receive_exactly(100_000), DATA[:100_000])
+    run(with_echo, client)
 
 
 def test_threads(run):
