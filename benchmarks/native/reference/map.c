@@ -9,7 +9,8 @@
  * What has to be known about its answers:
  *  - `err` reports a reset once and consumes it: kept in receiver->error, and data that came with
  *    it counts. After that the call would say 0 and recv() 0, like a clean end.
- *  - EIO is the end of the stream; with FIN behind data `inq` counts one byte too many.
+ *  - EIO is the end of the stream, or an urgent mark with FIN somewhere behind it (`inq` counts up to
+ *    the mark): recv() knows; with FIN behind data `inq` counts one byte too many.
  *  - nothing mapped, copied or to be skipped while inq > 0 (an urgent mark, or that phantom byte):
  *    only recv() gets past it.
  *  - every field is read again by the kernel: the struct is cleared before each call.
@@ -141,8 +142,8 @@ static bool step(struct mapper *mapper, bool *ended)
         room = receiver->options->copybuf;
     int failed = call(mapper, &zc, copybuf, room);
     if (failed == EIO) {
-        *ended = true;
-        return false;
+        *ended = !skip(mapper, PAGE);
+        return !*ended;
     }
     if (failed || zc.copybuf_len < 0) {
         errno = failed ? failed : -zc.copybuf_len;
