@@ -221,9 +221,16 @@ typedef struct {
     uint64_t adoptions, adopted_bytes;     /* pages moved into them */
     uint64_t adoptions_refused;            /* not moved, for too many mappings or by an error */
     uint64_t splits; /* mappings that adoptions have added to the process, at most */
+    uint64_t copied_out; /* of the ranges moved into them, copied later for lack of room for mappings */
+    uint64_t unmap_waiting_bytes; /* not in use, but there was no room to unmap them */
 } zc_pages_stats;
 
 void zc_pages_counters(zc_pages_stats *out);
+
+/* Beside the errnos: received bytes can't be put into page memory, for there is no room for the
+ * mapping that it takes (vm.max_map_count, or the limits on address space or memory). */
+enum zc_own_errors { ZC_NO_ROOM = 4096 };
+const char *zc_no_room_text(void); /* for people */
 
 /* send_zerocopy.c: like zc_send, from memory that the kernel may go on reading when this
  * returns, unless it had to copy.  Once a send of a write went without a copy, the write is
