@@ -96,6 +96,7 @@ typedef struct {
     int zerocopy_fd;              /* the table's own descriptor of the socket */
     uint32_t enobufs_pause;       /* sends to copy before the next attempt */
     uint8_t enobufs_row;          /* refusals in a row */
+    bool fallback_counted;        /* of the write that is being sent, a part was copied */
     bool whole_pages;             /* send so that a receiver on this host can map it */
     bool completions_told;        /* ZC_COMPLETED was reported, the queue not read since */
     zc_common_stats stats;

@@ -258,13 +258,13 @@ int zc_zerocopy_take_over(zc_engine *engine, uint32_t slot);
 /* Has the kernel give up on a peer that takes nothing for so long. */
 int zc_linger(zc_engine *engine, uint32_t slot, uint32_t milliseconds);
 
-/* Why a send that might have gone without a copy was copied. */
+/* Why a write that might have gone without a copy was copied, or a part of it. */
 enum zc_fallback {
     ZC_FALLBACK_ROUTE = 1,      /* the kernel copies on this route anyway */
-    ZC_FALLBACK_TRIAL = 2,      /* that isn't known yet, and one send is finding out */
+    ZC_FALLBACK_TRIAL = 2,      /* that isn't known yet, and one write is finding out */
     ZC_FALLBACK_LIMIT = 3,      /* too much is in flight */
     ZC_FALLBACK_ENOBUFS = 4,    /* the kernel's own limit */
-    ZC_FALLBACK_UNSUPPORTED = 5 /* not with this kernel, socket or memory */
+    ZC_FALLBACK_UNSUPPORTED = 5 /* not with this kernel, socket or memory; or switched off */
 };
 
 int zc_zerocopy_fallback(zc_engine *engine, uint32_t slot, int reason); /* counts one */
