@@ -186,6 +186,7 @@ int64_t zc_conn_recv(zc_conn *conn, char *buf, size_t len);
 void zc_map_copied(zc_conn *conn, size_t count);
 bool zc_fill_step(zc_engine *engine, zc_conn *conn);
 size_t zc_fill_map_step(zc_engine *engine, zc_conn *conn, size_t *want);
+void zc_fill_before_pause(zc_engine *engine, uint32_t slot);
 int zc_lowat_for(size_t left);
 void zc_unaim(zc_engine *engine, uint32_t slot);
 void zc_fill_aim(zc_engine *engine, uint32_t slot);

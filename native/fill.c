@@ -150,6 +150,15 @@ int64_t zc_fill_begin_pages(zc_engine *engine, uint32_t slot, zc_memory *memory,
     return begin(engine, slot);
 }
 
+/* What waits below the mark came before the pause, and would have been received without the mark. */
+void zc_fill_before_pause(zc_engine *engine, uint32_t slot) {
+    zc_conn *conn = zc_conn_live(engine, slot);
+    if (conn->fill_buf != NULL && conn->lowat > 1 && zc_conn_inq(conn) < conn->lowat) {
+        (void)zc_fill_step(engine, conn); /* can't complete it; an end is found again on resumption */
+        zc_fill_aim(engine, slot);
+    }
+}
+
 int64_t zc_fill_end(zc_engine *engine, uint32_t slot) {
     zc_conn *conn = zc_conn_live(engine, slot);
     ZC_ASSERT(conn->fill_buf != NULL);

@@ -413,7 +413,10 @@ def waiting(writer):
 @kinds
 @pytest.mark.parametrize("end", ["cancel", "timeout"])
 async def test_cancelled_while_paused_receives_nothing(kind, end):
-    """What came after the pause stays in the kernel, and holds the peer back there."""
+    """What came after the pause stays in the kernel, and holds the peer back there.
+
+    What came before it was received, as it would have been without a fill.
+    """
     async with reading(kind, 1000) as (task, reader, writer, peer):
         writer.transport.pause_reading()
         await settle()
