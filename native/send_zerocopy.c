@@ -310,12 +310,20 @@ static bool has_unread(int fd) {
     return ioctl(fd, FIONREAD, &bytes) == 0 && bytes > 0;
 }
 
+/* SO_LINGER of no seconds: closing is to reset the connection. */
+static bool wants_reset(int fd) {
+    struct linger linger = {0};
+    socklen_t size = sizeof linger;
+    return getsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, &size) == 0 && linger.l_onoff != 0 &&
+           linger.l_linger == 0;
+}
+
 int zc_zerocopy_finish(zc_engine *engine, uint32_t slot) {
     zc_conn *conn = zc_conn_live(engine, slot);
     if (conn->inflight == NULL || conn->zerocopy_pid != getpid()) {
         return 0; /* as above */
     }
-    if (has_unread(conn->zerocopy_fd)) {
+    if (has_unread(conn->zerocopy_fd) || wants_reset(conn->zerocopy_fd)) {
         return 1;
     }
     if (shutdown(conn->zerocopy_fd, SHUT_RDWR) < 0) {

@@ -249,8 +249,8 @@ int zc_zerocopy_take(zc_engine *engine, uint32_t slot, uint64_t *token); /* 1, o
 int zc_conn_is_up(const zc_engine *engine, uint32_t slot); /* 0: reset, or both ways shut */
 /* Ends the connection with a reset, upon which the kernel lets go. */
 int zc_zerocopy_disconnect(zc_engine *engine, uint32_t slot);
-/* Shuts both directions down, as closing the last descriptor would; 1: something is unread, for
- * which that would reset the connection. */
+/* Shuts both directions down, as closing the last descriptor would; 1: something is unread, or
+ * SO_LINGER set to nothing, for which that would reset the connection. */
 int zc_zerocopy_finish(zc_engine *engine, uint32_t slot);
 /* The caller may close its descriptor from here on; another one stays open for as long as sends
  * are in flight. */
