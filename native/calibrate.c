@@ -97,6 +97,12 @@ static int drain(const bench *b, char *into) {
     return 0;
 }
 
+static void unmap(char *at) {
+    zc_pages_lock();
+    zc_room_unmap(at, BYTES);
+    zc_pages_unlock();
+}
+
 /* One round of mapping; -EOPNOTSUPP where the pages couldn't be mapped. */
 static int64_t map_round(bench *b, zc_slice *slice) {
     size_t done = 0;
@@ -126,7 +132,7 @@ static int64_t fresh_round(bench *b) {
     }
     int rc = drain(b, fresh);
     read_pages(fresh, BYTES);
-    munmap(fresh, BYTES);
+    unmap(fresh);
     return rc < 0 ? rc : cpu_ns() - start;
 }
 
@@ -191,7 +197,7 @@ int zc_calibrate(zc_calibration *out) {
         close(b.rx);
     }
     if (b.source != MAP_FAILED) {
-        munmap(b.source, BYTES);
+        unmap(b.source);
     }
     zc_slice_release(slice);
     return rc;

@@ -183,7 +183,11 @@ int zc_conn_set_mode(zc_engine *engine, uint32_t slot, int mode) {
 }
 
 int zc_conn_pause(zc_engine *engine, uint32_t slot) {
-    zc_conn_live(engine, slot)->paused = true;
+    zc_conn *conn = zc_conn_live(engine, slot);
+    if (!conn->paused) {
+        zc_fill_before_pause(engine, slot);
+        conn->paused = true;
+    }
     return 0;
 }
 

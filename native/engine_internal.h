@@ -96,6 +96,7 @@ typedef struct {
     int zerocopy_fd;              /* the table's own descriptor of the socket */
     uint32_t enobufs_pause;       /* sends to copy before the next attempt */
     uint8_t enobufs_row;          /* refusals in a row */
+    bool fallback_counted;        /* of the write that is being sent, a part was copied */
     bool whole_pages;             /* send so that a receiver on this host can map it */
     bool completions_told;        /* ZC_COMPLETED was reported, the queue not read since */
     zc_common_stats stats;
@@ -185,6 +186,7 @@ int64_t zc_conn_recv(zc_conn *conn, char *buf, size_t len);
 void zc_map_copied(zc_conn *conn, size_t count);
 bool zc_fill_step(zc_engine *engine, zc_conn *conn);
 size_t zc_fill_map_step(zc_engine *engine, zc_conn *conn, size_t *want);
+void zc_fill_before_pause(zc_engine *engine, uint32_t slot);
 int zc_lowat_for(size_t left);
 void zc_unaim(zc_engine *engine, uint32_t slot);
 void zc_fill_aim(zc_engine *engine, uint32_t slot);

@@ -150,11 +150,21 @@ int64_t zc_fill_begin_pages(zc_engine *engine, uint32_t slot, zc_memory *memory,
     return begin(engine, slot);
 }
 
+/* What waits below the mark came before the pause, and would have been received without the mark. */
+void zc_fill_before_pause(zc_engine *engine, uint32_t slot) {
+    zc_conn *conn = zc_conn_live(engine, slot);
+    if (conn->fill_buf != NULL && conn->lowat > 1 && zc_conn_inq(conn) < conn->lowat) {
+        (void)zc_fill_step(engine, conn); /* can't complete it; an end is found again on resumption */
+        zc_fill_aim(engine, slot);
+    }
+}
+
 int64_t zc_fill_end(zc_engine *engine, uint32_t slot) {
     zc_conn *conn = zc_conn_live(engine, slot);
     ZC_ASSERT(conn->fill_buf != NULL);
-    if (conn->lowat > 1) {
-        /* Less than the mark may have waited all the time: it came before whatever ends us. */
+    if (conn->lowat > 1 && !conn->paused) {
+        /* Less than the mark may have waited all the time: it came before whatever ends us.
+         * Paused, it stays in the kernel, and the lower mark makes it known again. */
         (void)zc_fill_step(engine, conn);
     }
     int64_t done = (int64_t)conn->fill_done;

@@ -28,7 +28,11 @@
  *
  * Adopting splits the mapping, by at most two for each call, and TCP mappings never merge
  * (VM_MIXEDMAP); vm.max_map_count bounds the process.  So the borders of mappings are kept
- * count of, and half of what the system allows is left to others.
+ * count of, and half of what the system allows is left to others.  Where others have used that
+ * up, pages are copied, not moved; and where adopted ones are to be written to, a copy takes the
+ * place of the whole mapping that they are in, which leaves as many mappings as
+ * there were, and needs more only for the moment: the reserve (map_room.c).
+ * Rejected: a copy of the whole memory.  Another thread's loop may be receiving into a part of it.
  *
  * When mremap fails the pages are where they were.  The kernel looks for room for more mappings
  * before it touches anything, but one error comes after it has removed what lay at the
@@ -68,7 +72,9 @@ struct zc_memory {
     uint8_t *flags; /* of each page; NULL until pages are adopted */
 };
 
-static struct { uint64_t memories, bytes, adoptions, adopted_bytes, refused, splits; } counters;
+static struct {
+    uint64_t memories, bytes, adoptions, adopted_bytes, refused, splits, copied_out;
+} counters;
 
 static uint64_t max_splits(void) {
     static uint64_t limit;
@@ -113,6 +119,7 @@ zc_memory *zc_memory_new(size_t bytes) {
     }
     atomic_store(&memory->references, 1);
     zc_pages_lock();
+    zc_room_retry();
     counters.memories++;
     counters.bytes += bytes;
     zc_pages_unlock();
@@ -152,8 +159,9 @@ void zc_memory_release(zc_memory *memory) {
     if (before > 1) {
         return;
     }
-    munmap(memory->base, memory->page_count * zc_page_size());
     zc_pages_lock();
+    zc_room_unmap(memory->base, memory->page_count * zc_page_size());
+    zc_room_retry();
     counters.memories--;
     counters.bytes -= memory->bytes;
     counters.splits -= memory->borders;
@@ -169,6 +177,8 @@ void zc_memory_count(zc_pages_stats *out) {
     out->adopted_bytes = counters.adopted_bytes;
     out->adoptions_refused = counters.refused;
     out->splits = counters.splits;
+    out->copied_out = counters.copied_out;
+    out->unmap_waiting_bytes = zc_room_waiting();
 }
 
 /* -- what lies where; under the lock -------------------------------------------------- */
@@ -194,12 +204,17 @@ static void note_mapping(zc_memory *memory, size_t page, size_t end, uint8_t ado
     memory->adopted = pages + (adopted ? end - page : 0);
 }
 
-/* After a failure: -errno, and the range is mapped for certain. */
-static int put_memory_back(char *at, size_t bytes) {
-    int error = -errno;
+/* After a failure the range is mapped for certain; true: with fresh memory. */
+static bool put_memory_back(char *at, size_t bytes) {
     char *filled = map_anonymous(at, bytes, MAP_FIXED_NOREPLACE);
-    ZC_ASSERT(filled == at || (filled == MAP_FAILED && errno == EEXIST));
-    return error;
+    if (filled == MAP_FAILED && errno == ENOMEM && msync(at, bytes, MS_ASYNC) != 0) {
+        zc_room_open();
+        filled = map_anonymous(at, bytes, MAP_FIXED_NOREPLACE);
+        ZC_ASSERT(filled == at);
+        zc_room_take();
+    }
+    ZC_ASSERT(filled == at || (filled == MAP_FAILED && (errno == EEXIST || errno == ENOMEM)));
+    return filled == at;
 }
 
 /* -- adopting -------------------------------------------------------------------------- */
@@ -216,14 +231,16 @@ static int adopt(zc_memory *memory, size_t at, char *from, size_t bytes) {
             return -ENOMEM;
         }
     }
+    zc_room_take(); /* before it is needed; next to nothing where it is taken already */
     if (counters.splits + 2 > max_splits()) {
         return -ENOSPC;
     }
     if (mremap(from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP,
                memory->base + at) == MAP_FAILED) {
-        unsupported = errno == EINVAL; /* all else that it could mean was ruled out */
-        int error = put_memory_back(memory->base + at, bytes);
-        return unsupported ? -EOPNOTSUPP : error;
+        int error = errno;
+        unsupported = error == EINVAL; /* all else that it could mean was ruled out */
+        (void)put_memory_back(memory->base + at, bytes);
+        return unsupported ? -EOPNOTSUPP : -error;
     }
     note_mapping(memory, at / page, (at + bytes) / page, ADOPTED);
     counters.adoptions++;
@@ -247,26 +264,32 @@ int zc_memory_adopt(zc_memory *memory, size_t at, char *from, size_t bytes) {
     return rc;
 }
 
+const char *zc_no_room_text(void) {
+    return "no room for received bytes: the process has as many memory mappings as "
+           "vm.max_map_count allows (raise it with sysctl), or has reached a limit on its address "
+           "space or memory";
+}
+
 /* -- writable again -------------------------------------------------------------------- */
 
-/* A page of which something is to be kept: a copy of it takes its place in one step. */
-static int copy_page(zc_memory *memory, size_t page) {
-    size_t size = zc_page_size();
+/* Pages of which something is to be kept: a copy of them takes their place in one step. */
+static int copy_pages(zc_memory *memory, size_t page, size_t end) {
+    size_t size = zc_page_size(), bytes = (end - page) * size;
     char *target = memory->base + page * size;
-    char *copy = map_anonymous(NULL, size, 0);
+    char *copy = map_anonymous(NULL, bytes, 0);
     if (copy == MAP_FAILED) {
         return -errno;
     }
-    memcpy(copy, target, size);
-    if (mremap(copy, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, target) == MAP_FAILED) {
+    memcpy(copy, target, bytes);
+    if (mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, target) == MAP_FAILED) {
         int error = -errno;
-        if (map_anonymous(target, size, MAP_FIXED_NOREPLACE) == target) {
-            memcpy(target, copy, size);
+        if (put_memory_back(target, bytes)) {
+            memcpy(target, copy, bytes);
         }
-        munmap(copy, size);
+        zc_room_unmap(copy, bytes);
         return error;
     }
-    note_mapping(memory, page, page + 1, 0);
+    note_mapping(memory, page, end, 0);
     return 0;
 }
 
@@ -274,7 +297,9 @@ static int replace(zc_memory *memory, size_t page, size_t end) {
     size_t size = zc_page_size();
     char *at = memory->base + page * size;
     if (map_anonymous(at, (end - page) * size, MAP_FIXED) == MAP_FAILED) {
-        return put_memory_back(at, (end - page) * size);
+        int error = -errno;
+        (void)put_memory_back(at, (end - page) * size);
+        return error;
     }
     note_mapping(memory, page, end, 0);
     return 0;
@@ -297,6 +322,49 @@ static int replace_adopted(zc_memory *memory, size_t page, size_t end) {
     return rc;
 }
 
+static int writable(zc_memory *memory, size_t at, size_t bytes) {
+    size_t size = zc_page_size();
+    size_t page = at / size, end = (at + bytes + size - 1) / size;
+    int rc = 0;
+    if (at % size != 0) {
+        if (memory->flags[page] & ADOPTED) {
+            rc = copy_pages(memory, page, page + 1);
+        }
+        page++;
+    }
+    if (rc == 0 && page < end && (at + bytes) % size != 0 && at + bytes < memory->bytes) {
+        end--;
+        if (memory->flags[end] & ADOPTED) {
+            rc = copy_pages(memory, end, end + 1);
+        }
+    }
+    return rc == 0 ? replace_adopted(memory, page, end) : rc;
+}
+
+/* Without room for more mappings: each that holds adopted pages of the range, as a whole. */
+static int copy_mappings(zc_memory *memory, size_t at, size_t bytes) {
+    size_t size = zc_page_size();
+    size_t page = at / size, end = (at + bytes + size - 1) / size;
+    const uint8_t *flags = memory->flags;
+    int rc = 0;
+    while (rc == 0 && page < end) {
+        if (!(flags[page] & ADOPTED)) {
+            page++;
+            continue;
+        }
+        size_t first = page;
+        while (first > 0 && !(flags[first] & BORDER)) {
+            first--;
+        }
+        do {
+            page++;
+        } while (page < memory->page_count && flags[page] == ADOPTED);
+        rc = copy_pages(memory, first, page);
+        counters.copied_out += rc == 0;
+    }
+    return rc;
+}
+
 int zc_memory_writable(zc_memory *memory, size_t at, size_t bytes) {
     if (at > memory->bytes || bytes > memory->bytes - at) {
         return -EINVAL;
@@ -304,25 +372,13 @@ int zc_memory_writable(zc_memory *memory, size_t at, size_t bytes) {
     if (bytes == 0 || atomic_load(&memory->adopted) == 0) {
         return 0;
     }
-    size_t size = zc_page_size();
-    size_t page = at / size, end = (at + bytes + size - 1) / size;
-    int rc = 0;
     zc_pages_lock();
-    if (at % size != 0) {
-        if (memory->flags[page] & ADOPTED) {
-            rc = copy_page(memory, page);
-        }
-        page++;
-    }
-    if (rc == 0 && page < end && (at + bytes) % size != 0 && at + bytes < memory->bytes) {
-        end--;
-        if (memory->flags[end] & ADOPTED) {
-            rc = copy_page(memory, end);
-        }
-    }
-    if (rc == 0) {
-        rc = replace_adopted(memory, page, end);
+    int rc = writable(memory, at, bytes);
+    if (rc < 0) {
+        zc_room_open();
+        rc = copy_mappings(memory, at, bytes);
+        zc_room_take();
     }
     zc_pages_unlock();
-    return rc;
+    return rc < 0 ? -ZC_NO_ROOM : 0;
 }

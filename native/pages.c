@@ -240,8 +240,8 @@ static void zap_waiting(arena *a) {
 /* -- the arena's life ------------------------------------------------------------ */
 
 static void unmap(arena *a) {
-    munmap(a->base, a->bytes);
-    munmap(a, a->mapped);
+    zc_room_unmap(a->base, a->bytes);
+    zc_room_unmap((char *)a, a->mapped);
 }
 
 static char *map_range(size_t bytes) {
@@ -274,7 +274,7 @@ static int open_arena(void) {
     a->base = map_range(a->bytes);
     if (a->base == MAP_FAILED) {
         int error = -errno;
-        munmap(a, mapped);
+        zc_room_unmap((char *)a, mapped);
         return error;
     }
     a->mapped = mapped;

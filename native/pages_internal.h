@@ -66,10 +66,20 @@ int zc_memory_adopt(zc_memory *memory, size_t at, char *from, size_t bytes);
 
 /* Make [at, at+bytes) writable again where adopted pages lie in it.  Bytes outside the range
  * keep their values, those inside are lost where pages had been adopted.  Costs nothing where
- * none had.  0 or -errno: -EINVAL (out of range), -ENOMEM. */
+ * none had.  0 or -errno: -EINVAL (out of range), -ZC_NO_ROOM (the system allows no more mappings
+ * or memory, and all ways out of that have failed). */
 int zc_memory_writable(zc_memory *memory, size_t at, size_t bytes);
 
 /* page_memory.c's part of zc_pages_counters. */
 void zc_memory_count(zc_pages_stats *out);
+
+/* map_room.c, all under the lock: a reserve of mappings.  Take it, as far as there is room. */
+void zc_room_take(void);
+/* Give it up, for something that must be done now; zc_room_take follows. */
+void zc_room_open(void);
+/* Unmap the range, or empty it and leave it to zc_room_retry. */
+void zc_room_unmap(char *at, size_t bytes);
+void zc_room_retry(void);
+size_t zc_room_waiting(void); /* bytes that are left to it */
 
 #endif

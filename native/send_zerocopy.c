@@ -12,6 +12,14 @@
  * says why.  Nothing ever waits for a completion in order to send: with
  * ENOBUFS and nothing outstanding there is none to wait for.
  *
+ * Kernel fact: with SO_ZEROCOPY off the flag is ignored.  The send copies, without an id and
+ * without a word; on again, ids go on where they were.  A program can switch it on the socket that
+ * it has from us, and one send counted as an id would make every later notice tell of
+ * the wrong one.  So the option is looked at before each call: half a microsecond, where a send of
+ * 128 KiB took 58.  (Another thread that switches it between the two calls, or a
+ * program that makes zero-copy sends of its own there, can't be seen.)
+ * Rejected: switching it on each time, which takes the socket's lock and the program's choice.
+ *
  * ENOBUFS is the kernel's limit (optmem_max, or the user's locked memory).  It
  * is likely to be met again at once, so after the n-th in a row 2^n sends copy
  * before the next attempt.
@@ -139,12 +147,24 @@ int zc_zerocopy_fallback(zc_engine *engine, uint32_t slot, int reason) {
     return 0;
 }
 
+/* Whether sends on it still get ids. */
+static bool is_switched_on(const zc_conn *conn) {
+    int on = 0;
+    socklen_t size = sizeof on;
+    return getsockopt(conn->zerocopy_fd, SOL_SOCKET, SO_ZEROCOPY, &on, &size) == 0 && on;
+}
+
+/* 0, or the enum zc_fallback for which a whole call has to copy. */
+static int never_here(zc_engine *engine, uint32_t slot) {
+    const zc_conn *conn = zc_conn_live(engine, slot);
+    bool can = zc_zerocopy_prepare(engine, slot) == 0 && conn->zerocopy_pid == getpid() &&
+               is_switched_on(conn);
+    return can ? 0 : ZC_FALLBACK_UNSUPPORTED;
+}
+
 /* 0, or the enum zc_fallback for which this send has to copy. */
 static int hindrance(zc_engine *engine, uint32_t slot) {
     zc_conn *conn = zc_conn_live(engine, slot);
-    if (zc_zerocopy_prepare(engine, slot) < 0 || conn->zerocopy_pid != getpid()) {
-        return ZC_FALLBACK_UNSUPPORTED;
-    }
     if (conn->enobufs_pause > 0) {
         conn->enobufs_pause--;
         return ZC_FALLBACK_ENOBUFS;
@@ -178,6 +198,16 @@ static int refusal(zc_engine *engine, zc_conn *conn, int error) {
     }
 }
 
+static int64_t send_copied(zc_engine *engine, uint32_t slot, const char *buf, size_t len,
+                           int reason) {
+    zc_conn *conn = zc_conn_live(engine, slot);
+    if (!conn->fallback_counted) { /* once a write, however many sends it takes */
+        conn->fallback_counted = true;
+        zc_zerocopy_fallback(engine, slot, reason);
+    }
+    return zc_send(engine, slot, buf, len);
+}
+
 /* One send: bytes taken, 0 or -errno. */
 static int64_t send_once(zc_engine *engine, uint32_t slot, const char *buf, size_t len,
                          uint64_t token, int flags) {
@@ -202,8 +232,7 @@ static int64_t send_once(zc_engine *engine, uint32_t slot, const char *buf, size
             return zc_send_account(engine, slot, n, error, len);
         }
     }
-    zc_zerocopy_fallback(engine, slot, reason);
-    return zc_send(engine, slot, buf, len);
+    return send_copied(engine, slot, buf, len, reason);
 }
 
 int zc_zerocopy_whole_pages(zc_engine *engine, uint32_t slot) {
@@ -213,6 +242,10 @@ int zc_zerocopy_whole_pages(zc_engine *engine, uint32_t slot) {
 
 int64_t zc_send_zerocopy(zc_engine *engine, uint32_t slot, const char *buf, size_t len,
                          uint64_t token) {
+    int reason = never_here(engine, slot);
+    if (reason != 0) {
+        return send_copied(engine, slot, buf, len, reason);
+    }
     if (!zc_conn_live(engine, slot)->whole_pages) {
         return send_once(engine, slot, buf, len, token, 0);
     }
@@ -238,6 +271,7 @@ uint64_t zc_zerocopy_open(const zc_engine *engine, uint32_t slot) {
 
 int zc_zerocopy_seal(zc_engine *engine, uint32_t slot) {
     zc_conn *conn = zc_conn_live(engine, slot);
+    conn->fallback_counted = false;
     return conn->inflight == NULL ? -ENOENT : zc_inflight_seal(conn->inflight);
 }
 
@@ -276,12 +310,20 @@ static bool has_unread(int fd) {
     return ioctl(fd, FIONREAD, &bytes) == 0 && bytes > 0;
 }
 
+/* SO_LINGER of no seconds: closing is to reset the connection. */
+static bool wants_reset(int fd) {
+    struct linger linger = {0};
+    socklen_t size = sizeof linger;
+    return getsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, &size) == 0 && linger.l_onoff != 0 &&
+           linger.l_linger == 0;
+}
+
 int zc_zerocopy_finish(zc_engine *engine, uint32_t slot) {
     zc_conn *conn = zc_conn_live(engine, slot);
     if (conn->inflight == NULL || conn->zerocopy_pid != getpid()) {
         return 0; /* as above */
     }
-    if (has_unread(conn->zerocopy_fd)) {
+    if (has_unread(conn->zerocopy_fd) || wants_reset(conn->zerocopy_fd)) {
         return 1;
     }
     if (shutdown(conn->zerocopy_fd, SHUT_RDWR) < 0) {

@@ -221,9 +221,16 @@ typedef struct {
     uint64_t adoptions, adopted_bytes;     /* pages moved into them */
     uint64_t adoptions_refused;            /* not moved, for too many mappings or by an error */
     uint64_t splits; /* mappings that adoptions have added to the process, at most */
+    uint64_t copied_out; /* of the ranges moved into them, copied later for lack of room for mappings */
+    uint64_t unmap_waiting_bytes; /* not in use, but there was no room to unmap them */
 } zc_pages_stats;
 
 void zc_pages_counters(zc_pages_stats *out);
+
+/* Beside the errnos: received bytes can't be put into page memory, for there is no room for the
+ * mapping that it takes (vm.max_map_count, or the limits on address space or memory). */
+enum zc_own_errors { ZC_NO_ROOM = 4096 };
+const char *zc_no_room_text(void); /* for people */
 
 /* send_zerocopy.c: like zc_send, from memory that the kernel may go on reading when this
  * returns, unless it had to copy.  Once a send of a write went without a copy, the write is
@@ -242,8 +249,8 @@ int zc_zerocopy_take(zc_engine *engine, uint32_t slot, uint64_t *token); /* 1, o
 int zc_conn_is_up(const zc_engine *engine, uint32_t slot); /* 0: reset, or both ways shut */
 /* Ends the connection with a reset, upon which the kernel lets go. */
 int zc_zerocopy_disconnect(zc_engine *engine, uint32_t slot);
-/* Shuts both directions down, as closing the last descriptor would; 1: something is unread, for
- * which that would reset the connection. */
+/* Shuts both directions down, as closing the last descriptor would; 1: something is unread, or
+ * SO_LINGER set to nothing, for which that would reset the connection. */
 int zc_zerocopy_finish(zc_engine *engine, uint32_t slot);
 /* The caller may close its descriptor from here on; another one stays open for as long as sends
  * are in flight. */
@@ -251,13 +258,13 @@ int zc_zerocopy_take_over(zc_engine *engine, uint32_t slot);
 /* Has the kernel give up on a peer that takes nothing for so long. */
 int zc_linger(zc_engine *engine, uint32_t slot, uint32_t milliseconds);
 
-/* Why a send that might have gone without a copy was copied. */
+/* Why a write that might have gone without a copy was copied, or a part of it. */
 enum zc_fallback {
     ZC_FALLBACK_ROUTE = 1,      /* the kernel copies on this route anyway */
-    ZC_FALLBACK_TRIAL = 2,      /* that isn't known yet, and one send is finding out */
+    ZC_FALLBACK_TRIAL = 2,      /* that isn't known yet, and one write is finding out */
     ZC_FALLBACK_LIMIT = 3,      /* too much is in flight */
     ZC_FALLBACK_ENOBUFS = 4,    /* the kernel's own limit */
-    ZC_FALLBACK_UNSUPPORTED = 5 /* not with this kernel, socket or memory */
+    ZC_FALLBACK_UNSUPPORTED = 5 /* not with this kernel, socket or memory; or switched off */
 };
 
 int zc_zerocopy_fallback(zc_engine *engine, uint32_t slot, int reason); /* counts one */

@@ -93,6 +93,8 @@ class PagesStats(CData):  # zc_pages_stats
     adopted_bytes: Final[int]
     adoptions_refused: Final[int]
     splits: Final[int]
+    copied_out: Final[int]
+    unmap_waiting_bytes: Final[int]
 
 class Event(CData):  # zc_event
     slot: Final[int]
@@ -162,6 +164,8 @@ class _Lib:
     ZC_MAP_AUTO: Final = 1
     ZC_MAP_ALWAYS: Final = 2
 
+    # enum zc_own_errors
+    ZC_NO_ROOM: Final = 4096
     # enum zc_fallback
     ZC_FALLBACK_ROUTE: Final = 1
     ZC_FALLBACK_TRIAL: Final = 2
@@ -276,6 +280,7 @@ class _Lib:
     ) -> int: ...
     def zc_arena_open(self, bytes: int, /) -> int: ...
     def zc_pages_counters(self, out: CData, /) -> None: ...
+    def zc_no_room_text(self) -> CData: ...
     # names: id() of a dict, which gets PageView and PageMemory
     def zc_page_types(self, names: int, /) -> int: ...
     def zc_zerocopy_prepare(self, engine: Engine, slot: int, /) -> int: ...

@@ -23,6 +23,7 @@ use the ``_nogil`` variants.
 
 from __future__ import annotations
 
+import errno
 import os
 import pathlib
 import struct
@@ -97,7 +98,9 @@ _RECORD_BYTES = _RECORD.size
 
 
 def os_error(code: int, what: str | None = None) -> OSError:
-    """The exception for a native function's negative return (``-errno``)."""
+    """The exception for a native function's negative return (``-errno``, ``-ZC_NO_ROOM``)."""
+    if code == -lib.ZC_NO_ROOM:
+        return OSError(errno.ENOMEM, ffi.string(lib.zc_no_room_text()).decode())
     return OSError(-code, what or os.strerror(-code))
 
 

@@ -78,8 +78,9 @@ class PageBuffer(PageMemory):
             return super().__new__(cls, size, exact)
         except (MemoryError, OverflowError):
             raise MemoryError(
-                f"PageBuffer(nbytes={size}): the system refuses that much address space; use a "
-                "smaller one, or raise the limit (ulimit -v, vm.overcommit_memory)"
+                f"PageBuffer(nbytes={size}): the system refuses that much address space, or one "
+                "more mapping; use a smaller one, or raise the limit (ulimit -v, "
+                "vm.overcommit_memory, vm.max_map_count)"
             ) from None
 
     def __repr__(self) -> str:
@@ -201,6 +202,8 @@ class PageStats:
     adopted_bytes: int
     adoptions_refused: int
     splits: int
+    copied_out: int
+    unmap_waiting_bytes: int
 
 
 _STATS_FIELDS = tuple(field.name for field in dataclasses.fields(PageStats))

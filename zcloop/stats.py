@@ -27,9 +27,10 @@ class ConnStats:
     ``zerocopy_sends`` went without a copy, as far as we are concerned, with
     ``zerocopy_bytes``; of these the kernel has let go of ``zerocopy_completed``, told in
     ``zerocopy_notices``, and said of ``zerocopy_copied`` that it copied them after all.
-    ``zerocopy_fallback_*`` count writes that were copied: the ``route`` copies anyway; a
-    ``trial`` is finding that out; a ``limit`` of ours, or the kernel's (``enobufs``), is
-    reached; or ``unsupported`` by kernel, socket or memory.
+    ``zerocopy_fallback_*`` count writes that were copied, wholly or in part, each once and
+    by its first reason: the ``route`` copies anyway; a ``trial`` is finding that out; a ``limit``
+    of ours, or the kernel's (``enobufs``), is reached; or ``unsupported`` by kernel, socket or
+    memory, or switched off by the program.
     """
 
     bytes_received: int = 0

@@ -265,10 +265,10 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         return self._state >= _CLOSING
 
     def _stop_receiving(self) -> None:
+        self._abandon_fill()  # first: a fill's end takes what waited for it, unless paused
         if self._slot >= 0:
             lib.zc_conn_pause(self._engine.c, self._slot)
             self._engine.mute(self._slot)
-        self._abandon_fill()
 
     def _fatal_error(self, exc: BaseException, message: str = "Fatal error on transport") -> None:
         if isinstance(exc, OSError):

@@ -35,8 +35,11 @@ static int zcpy_lend(PyObject *reader, const char *bytes, size_t count, size_t *
     zcpy_give_back(&target);
     Py_DECREF(buffer);
     if (error < 0) {
-        errno = -error;
-        PyErr_SetFromErrno(PyExc_OSError);
+        PyObject *reason = Py_BuildValue("(is)", ENOMEM, zc_no_room_text());
+        if (reason != NULL) {
+            PyErr_SetObject(PyExc_OSError, reason);
+            Py_DECREF(reason);
+        }
         return FAILED_RECEIVE;
     }
     *done += taken;

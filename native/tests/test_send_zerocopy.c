@@ -246,6 +246,48 @@ static void a_socket_that_somebody_else_prepared_is_left_alone(void) {
     close_pair(connection);
 }
 
+/* The kernel then copies, consumes no id and tells nothing; switched on, it goes on counting. */
+static void a_socket_that_is_switched_off_and_on_again(void) {
+    setup s = begin();
+    enum { STEPS = 6, PART = 10000 };
+    for (uint64_t i = 1; i <= STEPS; i++) {
+        int on = i % 3 != 2;
+        CHECK_EQ(setsockopt(s.connection.ours, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof on), 0);
+        CHECK_EQ(zc_send_zerocopy(s.engine, s.slot, bytes, PART, i), PART);
+        CHECK_EQ(zc_zerocopy_seal(s.engine, s.slot) >= 0, on);
+    }
+    CHECK_EQ(counters(s)->zerocopy_sends, 4);
+    CHECK_EQ(counters(s)->zerocopy_fallback_unsupported, 2);
+    receive_all(s.connection.peer, got, STEPS * PART);
+    send_all(s.connection.peer, "a", 1);
+    while (zc_zerocopy_reap(s.engine, s.slot) > 0) {
+        struct pollfd entry = {.fd = s.connection.ours};
+        CHECK_EQ(poll(&entry, 1, -1), 1);
+    }
+    CHECK_EQ(counters(s)->zerocopy_completed, 4);
+    int taken = 0;
+    while (take(s) != 0) {
+        taken++;
+    }
+    CHECK_EQ(taken, 4);
+    end(s);
+}
+
+/* However many sends it takes. */
+static void a_write_that_is_copied_counts_once(void) {
+    setup s = begin();
+    CHECK_EQ(zc_zerocopy_prepare(s.engine, s.slot), 0);
+    CHECK_EQ(setsockopt(s.connection.ours, SOL_SOCKET, SO_ZEROCOPY, &(int){0}, sizeof(int)), 0);
+    for (uint64_t write = 1; write <= 2; write++) {
+        for (int part = 0; part < 5; part++) {
+            CHECK_EQ(zc_send_zerocopy(s.engine, s.slot, bytes, 100, write), 100);
+        }
+        CHECK_EQ(zc_zerocopy_seal(s.engine, s.slot), -ENOENT);
+        CHECK_EQ(counters(s)->zerocopy_fallback_unsupported, write);
+    }
+    end(s);
+}
+
 static void too_much_in_flight_copies(void) {
     setup s = begin();
     for (uint64_t i = 1; i <= ZC_INFLIGHT_MAX; i++) {
@@ -415,6 +457,8 @@ int main(void) {
         {"a full socket", a_full_socket_consumes_no_id},
         {"a socket that can't", a_socket_that_cannot_copies_and_says_why},
         {"a socket of somebody else's", a_socket_that_somebody_else_prepared_is_left_alone},
+        {"switched off and on again", a_socket_that_is_switched_off_and_on_again},
+        {"copied writes are counted", a_write_that_is_copied_counts_once},
         {"too much in flight", too_much_in_flight_copies},
         {"an orphan", an_orphan_is_kept_until_the_kernel_lets_go},
         {"a child", a_child_lets_go_and_leaves_the_parent_s_alone},

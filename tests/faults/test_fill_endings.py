@@ -5,9 +5,12 @@ task, it must look as if what had arrived was in the reader's buffer, as with as
 """
 import asyncio
 import contextlib
+import fcntl
 import gc
 import os
 import socket
+import struct
+import termios
 import warnings
 
 import pytest
@@ -397,3 +400,47 @@ def test_loop_closes_and_everything_is_deleted(loop_factory, kind, got, ready):
         gc.collect()
     peer.close()
     assert set(os.listdir("/proc/self/fd")) == before
+
+
+# -- the program has paused reading ------------------------------------------------------------
+
+def waiting(writer):
+    """Bytes that are still in the kernel."""
+    sock = writer.get_extra_info("socket")
+    return struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4)))[0]
+
+
+@kinds
+@pytest.mark.parametrize("end", ["cancel", "timeout"])
+async def test_cancelled_while_paused_receives_nothing(kind, end):
+    """What came after the pause stays in the kernel, and holds the peer back there.
+
+    What came before it was received, as it would have been without a fill.
+    """
+    async with reading(kind, 1000) as (task, reader, writer, peer):
+        writer.transport.pause_reading()
+        await settle()
+        await send(peer, DATA[1000:60_000])
+        await settle()
+        if end == "timeout":
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(task, 0)
+        else:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await settle()
+        assert waiting(writer) == 59_000
+        writer.transport.resume_reading()
+        await send(peer, DATA[60_000:])
+        assert_same(await reader.readexactly(SIZE), DATA)
+
+
+@kinds
+async def test_closed_while_paused_receives_nothing(kind):
+    async with reading(kind, 1000) as (task, _, writer, peer):
+        writer.transport.pause_reading()
+        await settle()
+        await send(peer, DATA[1000:60_000])
+        await settle()
+        writer.transport.abort()
+        assert len(await partial(task)) == 1000

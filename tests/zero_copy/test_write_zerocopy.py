@@ -295,3 +295,60 @@ def test_writelines_of_thousands(send):
             if send == "copy":
                 assert stats.send_calls < len(pieces) / 4
     run(main(), send=send)
+
+
+# -- a program that switches it off --------------------------------------------------------------
+
+SO_ZEROCOPY = 60
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_switched_off_by_the_program(again):
+    """Its futures are done, at the right time, and so are those of before and after."""
+    def switch_on(turn):
+        return turn % 4 == 0 or (again and turn > 4)
+
+    async def main():
+        async with link() as (transport, protocol, peer):
+            sock = transport.get_extra_info("socket")
+            reading = asyncio.ensure_future(recv_to_end(peer))
+            want = bytearray(pattern(300_000))
+            futures = [transport.write_zerocopy(bytes(want))]
+            for turn in range(12):
+                sock.setsockopt(socket.SOL_SOCKET, SO_ZEROCOPY, switch_on(turn))
+                data = bytearray(pattern(300_000, seed=turn))
+                want += data
+                future = transport.write_zerocopy(data)
+                future.add_done_callback(lambda _, data=data: data.__setitem__(slice(None), b""))
+                futures.append(future)
+                if turn % 3:
+                    await asyncio.sleep(0)
+            await asyncio.gather(*futures)
+            stats = transport.get_extra_info("zcloop")
+            assert stats.zerocopy_sends > 0
+            assert stats.zerocopy_fallback_unsupported > 0
+            transport.close()
+            assert_same(await reading, want)
+            await protocol.called("connection_lost")
+            assert asyncio.get_running_loop().zcloop_stats().zerocopy_outstanding == 0
+    run(main(), send="zerocopy")
+
+
+def test_a_write_in_many_sends_is_one_that_was_copied():
+    async def main():
+        async with link() as (transport, _, peer):
+            transport.get_extra_info("socket").setsockopt(
+                socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
+            reading = asyncio.ensure_future(recv_to_end(peer))
+            await transport.write_zerocopy(pattern(10_000))
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, SO_ZEROCOPY, 0)
+            before = transport.get_extra_info("zcloop")
+            for _ in range(2):
+                await transport.write_zerocopy(bytes(5_000_000))
+            stats = transport.get_extra_info("zcloop")
+            assert stats.send_calls - before.send_calls > 4
+            assert stats.zerocopy_sends == before.zerocopy_sends
+            assert stats.zerocopy_fallback_unsupported == 2
+            transport.close()
+            assert len(await reading) == 10_010_000
+    run(main(), send="zerocopy")
