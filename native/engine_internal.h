@@ -36,6 +36,7 @@ typedef struct {
     int left;         /* in the queue after the last mapping call; a FIN counts as one */
     uint32_t skip;    /* bytes that no mapping can bring, before it can go on */
     uint32_t unaligned; /* of contiguous memory: bytes to copy before the next attempt */
+    bool window_open; /* the same: see window.c */
     uint64_t backoff; /* bytes to receive by copying before the next attempt */
     uint64_t judged, mapped;
     uint64_t dropped; /* bytes of views that were let go of at once, in a row */

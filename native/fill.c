@@ -147,6 +147,9 @@ int64_t zc_fill_begin_pages(zc_engine *engine, uint32_t slot, zc_memory *memory,
     conn->map.hole = false;
     conn->map.unaligned = 0;
     conn->map.misses = 0;
+    if (len >= ZC_LARGE) {
+        (void)zc_conn_open_window(engine, slot);
+    }
     return begin(engine, slot);
 }
 

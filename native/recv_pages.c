@@ -233,6 +233,9 @@ int64_t zc_recv_memory(zc_engine *engine, uint32_t slot, zc_memory *memory, size
     int64_t count = 0;
     size_t lent = len;
     if (conn->map.policy == ZC_MAP_ALWAYS || at >= zc_memory_used(memory)) {
+        if (len >= ZC_LARGE) {
+            (void)zc_conn_open_window(engine, slot);
+        }
         count = (int64_t)map_into(engine, conn, memory, at, &len);
     }
     if (count == 0) {

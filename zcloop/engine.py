@@ -138,6 +138,7 @@ class Engine:
         "readers",
         "receive",
         "sinks",
+        "windows_opened",
     )
 
     def __init__(
@@ -166,6 +167,7 @@ class Engine:
         self.mapping = ""
         """Whether connections may map what they receive: "on", or why not; "": nobody asked."""
         self.fills = 0
+        self.windows_opened = 0
         """How many connections are filling somebody's memory: their copies are large."""
         self.sinks: list[Callable[[bytes], object]] = []
         self.readers: list[Reader | Callable[[], object]] = []

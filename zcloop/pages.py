@@ -35,12 +35,22 @@ __all__ = [
     "PageStats",
     "PagesProtocol",
     "default_arena_bytes",
+    "large_buffers",
     "open_arena",
     "page_stats",
 ]
 
 _MOST_ARENA_BYTES = min(16 << 30, sys.maxsize >> 4)
 _LEAST_ARENA_BYTES = 2 << 20
+_LARGE = 64 * 1024
+"""Buffers of fewer bytes are no reason to let a peer send far ahead (ZC_LARGE)."""
+
+_large_made = False
+
+
+def large_buffers() -> bool:
+    """Whether this process has made a large :class:`PageBuffer`: its connections may lend one."""
+    return _large_made
 
 
 class PageBuffer(PageMemory):
@@ -74,6 +84,8 @@ class PageBuffer(PageMemory):
             ) from None
         if size < 1:
             raise ValueError(f"PageBuffer(nbytes={size}): valid are numbers from 1 on")
+        global _large_made
+        _large_made = _large_made or size >= _LARGE
         try:
             return super().__new__(cls, size, exact)
         except (MemoryError, OverflowError):

@@ -25,6 +25,7 @@ import asyncio
 import operator
 import socket
 from asyncio.log import logger
+from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 from .engine import GIL_HELD_MAX, Engine, ffi, lib, os_error
 from .mapping import enable, recall, remember
 from .page_memory import PageMemory, memory_of, put_bytes
-from .pages import PagesProtocol
+from .pages import PagesProtocol, large_buffers
 from .states import ConnState
 
 if TYPE_CHECKING:
@@ -117,8 +118,11 @@ class ReceiveHalf:
                     partial(run, protocol.buffer_updated),
                     self._wants_pages,
                 )
-                if isinstance(protocol, PagesProtocol) and self._wants_pages():
-                    reader += (partial(run, protocol.pages_received),)
+                if isinstance(protocol, PagesProtocol):
+                    if self._wants_pages():
+                        reader += (partial(run, protocol.pages_received),)
+                elif large_buffers() and not isinstance(protocol, SSLProtocol):
+                    self._expect_page_buffers()
                 engine.readers[self._slot] = reader
             else:
                 engine.sinks[self._slot] = partial(self._context.run, protocol.data_received)
@@ -138,6 +142,11 @@ class ReceiveHalf:
             if self._maps:
                 lib.zc_conn_set_map(engine.c, self._slot, recall(self._route_key()))
         return bool(self._maps)
+
+    def _expect_page_buffers(self: _Self) -> None:
+        """The protocol may lend one: open the window before the peer can meet its edge."""
+        if self._wants_pages() and lib.zc_conn_open_window(self._c, self._slot):
+            self._engine.windows_opened += 1
 
     def _can_map(self: _Self) -> bool:
         """Whether page memory would be mapped into now: else a copy is better made elsewhere."""
