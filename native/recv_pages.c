@@ -139,6 +139,13 @@ static size_t place(zc_conn *conn, zc_memory *memory, size_t at, attempt *try) {
     return conn->error < 0 ? 0 : got->mapped + got->copied;
 }
 
+/* Other memory is laid in another way: what was found out of the last one's says nothing of it. */
+void zc_map_forget_misses(zc_conn *conn) {
+    conn->map.hole = false;
+    conn->map.unaligned = 0;
+    conn->map.misses = 0;
+}
+
 /*
  * What an attempt at a page's place says about the rest.
  *
@@ -235,6 +242,9 @@ int64_t zc_recv_memory(zc_engine *engine, uint32_t slot, zc_memory *memory, size
     if (conn->map.policy == ZC_MAP_ALWAYS || at >= zc_memory_used(memory)) {
         if (len >= ZC_LARGE) {
             (void)zc_conn_open_window(engine, slot);
+            if (zc_memory_used(memory) == 0) {
+                zc_map_forget_misses(conn);
+            }
         }
         count = (int64_t)map_into(engine, conn, memory, at, &len);
     }

@@ -165,6 +165,8 @@ int zc_conn_set_map(zc_engine *engine, uint32_t slot, int level);
 int zc_conn_ask_map(zc_engine *engine, uint32_t slot); /* 1: nobody has asked for it yet */
 int zc_conn_may_map(const zc_engine *engine, uint32_t slot); /* 1: it would be tried now */
 int zc_conn_map_level(const zc_engine *engine, uint32_t slot);
+/* recv_zerocopy.c: how far into a page the next byte lies, by what the last mapping call said. */
+size_t zc_conn_page_offset(const zc_engine *engine, uint32_t slot);
 
 /* recv_pages.c: 1 = a run of pages, of straggling bytes behind them, or of both;
  * 0 = zc_recv into the protocol's buffer.  The caller owns the run's slice. */

@@ -69,13 +69,20 @@ class PageBuffer(PageMemory):
     to a transport holds, so that the transport may wait for all of it and wake up once
     (SO_RCVLOWAT).  A promise that isn't kept leaves the connection waiting.
 
+    ``fit=True``, of a buffer that ``get_buffer`` makes and returns: its first byte lies where in a
+    page the stream's next one does, so that pages can be mapped behind it wherever in the stream
+    a message begins.  Its memory then begins anywhere in a page, with no alignment for what is
+    made of it.  Made elsewhere it begins on a page, as without it.
+
     Raises :exc:`TypeError` or :exc:`ValueError` for an ``nbytes`` that isn't a positive whole
     number, and :exc:`MemoryError` where the system has no room for it.
     """
 
     __slots__ = ("__weakref__",)
 
-    def __new__(cls, nbytes: SupportsIndex, *, exact: bool = False) -> Self:
+    def __new__(
+        cls, nbytes: SupportsIndex, *, exact: bool = False, fit: bool = False
+    ) -> Self:
         try:
             size = operator.index(nbytes)
         except TypeError:
@@ -87,7 +94,7 @@ class PageBuffer(PageMemory):
         global _large_made
         _large_made = _large_made or size >= _LARGE
         try:
-            return super().__new__(cls, size, exact)
+            return super().__new__(cls, size, exact, fit)
         except (MemoryError, OverflowError):
             raise MemoryError(
                 f"PageBuffer(nbytes={size}): the system refuses that much address space; use a "

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 from .engine import GIL_HELD_MAX, Engine, ffi, lib, os_error
 from .mapping import enable, recall, remember
 from .page_memory import PageMemory, memory_of, put_bytes
-from .pages import PagesProtocol, large_buffers
+from .pages import PagesProtocol
 from .states import ConnState
 
 if TYPE_CHECKING:
@@ -118,11 +118,8 @@ class ReceiveHalf:
                     partial(run, protocol.buffer_updated),
                     self._wants_pages,
                 )
-                if isinstance(protocol, PagesProtocol):
-                    if self._wants_pages():
-                        reader += (partial(run, protocol.pages_received),)
-                elif large_buffers() and not isinstance(protocol, SSLProtocol):
-                    self._expect_page_buffers()
+                if isinstance(protocol, PagesProtocol) and self._wants_pages():
+                    reader += (partial(run, protocol.pages_received),)
                 engine.readers[self._slot] = reader
             else:
                 engine.sinks[self._slot] = partial(self._context.run, protocol.data_received)
@@ -144,8 +141,16 @@ class ReceiveHalf:
         return bool(self._maps)
 
     def _expect_page_buffers(self: _Self) -> None:
-        """The protocol may lend one: open the window before the peer can meet its edge."""
-        if self._wants_pages() and lib.zc_conn_open_window(self._c, self._slot):
+        """A protocol that may lend one: open the window before the peer can meet its edge.
+
+        Before ``connection_made``, which may ask the peer for its first message.
+        """
+        if (
+            wants_buffers(self._protocol)
+            and not isinstance(self._protocol, (PagesProtocol, SSLProtocol))
+            and self._wants_pages()
+            and lib.zc_conn_open_window(self._c, self._slot)
+        ):
             self._engine.windows_opened += 1
 
     def _can_map(self: _Self) -> bool:
