@@ -9,7 +9,7 @@ import errno
 import socket
 
 import pytest
-from page_link import Keep, noise, page_link, poll, send_pages
+from page_link import Keep, noise, page_link, page_listener, poll, send_pages, send_plain
 from support import assert_same
 
 import zcloop
@@ -105,33 +105,18 @@ async def test_before_the_first_byte_of_a_page_buffer(exact):
 
 
 async def test_when_a_view_is_read():
-    server = await asyncio.start_server(serve := Serve(), "127.0.0.1", 0)
-    reader, writer = await zcloop.open_connection(*server.sockets[0].getsockname())
-    assert not is_open(writer.transport)
-    reading = asyncio.ensure_future(reader.readview(len(DATA)))
-    await asyncio.sleep(0)
-    assert is_open(writer.transport) and not is_locked(writer.transport)
-    writer.write(b"?")
-    assert_same(bytes(await reading), DATA)
-    writer.close()
-    await writer.wait_closed()
-    await serve.done
-    server.close()
-    await server.wait_closed()
-
-
-class Serve:
-    def __init__(self):
-        self.done = asyncio.get_running_loop().create_future()
-
-    async def __call__(self, reader, writer):
-        await reader.readexactly(1)
-        writer.write(DATA)
-        await writer.drain()
-        assert await reader.read() == b""
-        writer.close()
-        await writer.wait_closed()
-        self.done.set_result(None)
+    with page_listener() as listener:
+        reader, writer = await zcloop.open_connection(*listener.getsockname())
+        peer, _ = listener.accept()
+        with peer:
+            assert not is_open(writer.transport)
+            reading = asyncio.ensure_future(reader.readview(len(DATA)))
+            await asyncio.sleep(0)
+            assert is_open(writer.transport) and not is_locked(writer.transport)
+            await send_plain(peer, DATA)
+            assert_same(bytes(await reading), DATA)
+            writer.close()
+            await writer.wait_closed()
 
 
 @pytest.mark.parametrize("factory", [Keep, asyncio.Protocol, lambda: Filler(4096)])
