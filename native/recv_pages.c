@@ -278,7 +278,20 @@ static void settle(zc_conn *conn, size_t before_first_page) {
     conn->fill_floats = false;
 }
 
+/* Bytes up to the next page, where what waits confirms what is known of the stream: all of it
+ * fills pages to their ends.  0: unknown.  (The kernel only says how long a packet is that
+ * doesn't begin with a page, and that may be sixteen pages.) */
+static size_t known_before_page(const zc_conn *conn) {
+    size_t offset = conn->map.backoff > 0 ? 0 : zc_page_offset(conn);
+    size_t waiting = offset > 0 ? (size_t)zc_conn_inq(conn) : 0;
+    return waiting > ZC_PAGE && (waiting + offset) % ZC_PAGE == 0 ? ZC_PAGE - offset : 0;
+}
+
 size_t zc_fill_map_step(zc_engine *engine, zc_conn *conn, size_t *want) {
+    size_t before_page = conn->fill_floats ? known_before_page(conn) : 0;
+    if (before_page > 0) {
+        settle(conn, before_page);
+    }
     if (!conn->fill_floats) {
         size_t at = (size_t)(conn->fill_buf - zc_memory_base(conn->fill_memory)) + conn->fill_done;
         return map_into(engine, conn, conn->fill_memory, at, want);

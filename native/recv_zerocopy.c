@@ -95,14 +95,17 @@ static void note_phase(zc_conn *conn, const zc_map_request *ask, const zc_map_re
     conn->map.phase = (uint16_t)(page % ZC_PAGE);
 }
 
-size_t zc_conn_page_offset(const zc_engine *engine, uint32_t slot) {
-    const zc_conn *conn = zc_conn_live(engine, slot);
+size_t zc_page_offset(const zc_conn *conn) {
     if (conn->map.policy == ZC_MAP_NEVER) {
         return 0;
     }
     size_t offset = (size_t)((conn->stats.bytes_received - conn->map.phase) % ZC_PAGE);
     /* The segment that ended the last message may have been a short one, and a page begin here. */
     return offset > 0 && zc_conn_inq(conn) % ZC_PAGE == 0 ? 0 : offset;
+}
+
+size_t zc_conn_page_offset(const zc_engine *engine, uint32_t slot) {
+    return zc_page_offset(zc_conn_live(engine, slot));
 }
 
 int zc_conn_map(zc_engine *engine, zc_conn *conn, const zc_map_request *ask, zc_map_result *got) {
