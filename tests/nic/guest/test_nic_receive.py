@@ -224,8 +224,9 @@ async def test_page_buffer_of_a_server():
     made = asyncio.Queue()
 
     def factory():
-        made.put_nowait(Filler(False))
-        return made._queue[-1]
+        protocol = Filler(False)
+        made.put_nowait(protocol)
+        return protocol
 
     server = await asyncio.get_running_loop().create_server(factory, cards.HERE[socket.AF_INET], 0)
 
@@ -244,15 +245,16 @@ async def test_page_buffer_of_a_server():
     await server.wait_closed()
 
 
-async def test_readview():
+@pytest.mark.parametrize("sizes", [SIZES, ODD_SIZES], ids=["pages", "odd"])
+async def test_readview(sizes):
     async def transfer(peer):
-        peer.start(peers.send, SIZES, socket.AF_INET, None, True)
+        peer.start(peers.send, sizes, socket.AF_INET, None, True)
         reader, writer = await zcloop.open_connection(*await peer.told())
         writer.write(b"?")
-        views = [await reader.readview(size) for size in SIZES]
+        views = [await reader.readview(size) for size in sizes]
         assert await reader.read() == b""
         for number, view in enumerate(views):
-            assert bytes(view) == peers.message(number, SIZES[number]), number
+            assert bytes(view) == peers.message(number, sizes[number]), number
         writer.close()
         await writer.wait_closed()
         await peer.outcome()
