@@ -36,6 +36,8 @@ typedef struct {
     int left;         /* in the queue after the last mapping call; a FIN counts as one */
     uint32_t skip;    /* bytes that no mapping can bring, before it can go on */
     uint32_t unaligned; /* of contiguous memory: bytes to copy before the next attempt */
+    bool window_open; /* the same: see window.c */
+    uint16_t phase; /* where in 4 KiB of the stream its pages begin, as far as is known */
     uint64_t backoff; /* bytes to receive by copying before the next attempt */
     uint64_t judged, mapped;
     uint64_t dropped; /* bytes of views that were let go of at once, in a row */
@@ -184,6 +186,7 @@ void zc_again_push(zc_engine *engine, uint32_t slot);
 int zc_conn_inq(const zc_conn *conn);
 int64_t zc_conn_recv(zc_conn *conn, char *buf, size_t len);
 void zc_map_copied(zc_conn *conn, size_t count);
+void zc_map_forget_misses(zc_conn *conn);
 bool zc_fill_step(zc_engine *engine, zc_conn *conn);
 size_t zc_fill_map_step(zc_engine *engine, zc_conn *conn, size_t *want);
 void zc_fill_before_pause(zc_engine *engine, uint32_t slot);

@@ -144,9 +144,10 @@ int64_t zc_fill_begin_pages(zc_engine *engine, uint32_t slot, zc_memory *memory,
     conn->fill_done = have;
     conn->fill_memory = memory;
     conn->fill_floats = true;
-    conn->map.hole = false;
-    conn->map.unaligned = 0;
-    conn->map.misses = 0;
+    zc_map_forget_misses(conn);
+    if (len >= ZC_LARGE) {
+        (void)zc_conn_open_window(engine, slot);
+    }
     return begin(engine, slot);
 }
 

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include "engine_internal.h"
+#include "recv_zerocopy.h"
 
 /*
  * One recv, and what it says about the edge.
@@ -59,6 +60,7 @@ int64_t zc_conn_recv(zc_conn *conn, char *buf, size_t len) {
         }
     } else {
         conn->ready = false;
+        conn->map.phase = (uint16_t)(conn->stats.bytes_received % ZC_PAGE); /* see note_phase */
     }
     return n;
 }

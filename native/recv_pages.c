@@ -139,6 +139,13 @@ static size_t place(zc_conn *conn, zc_memory *memory, size_t at, attempt *try) {
     return conn->error < 0 ? 0 : got->mapped + got->copied;
 }
 
+/* Other memory is laid in another way: what was found out of the last one's says nothing of it. */
+void zc_map_forget_misses(zc_conn *conn) {
+    conn->map.hole = false;
+    conn->map.unaligned = 0;
+    conn->map.misses = 0;
+}
+
 /*
  * What an attempt at a page's place says about the rest.
  *
@@ -233,6 +240,12 @@ int64_t zc_recv_memory(zc_engine *engine, uint32_t slot, zc_memory *memory, size
     int64_t count = 0;
     size_t lent = len;
     if (conn->map.policy == ZC_MAP_ALWAYS || at >= zc_memory_used(memory)) {
+        if (len >= ZC_LARGE) {
+            (void)zc_conn_open_window(engine, slot);
+            if (zc_memory_used(memory) == 0) {
+                zc_map_forget_misses(conn);
+            }
+        }
         count = (int64_t)map_into(engine, conn, memory, at, &len);
     }
     if (count == 0) {
@@ -265,7 +278,20 @@ static void settle(zc_conn *conn, size_t before_first_page) {
     conn->fill_floats = false;
 }
 
+/* Bytes up to the next page, where what waits confirms what is known of the stream: all of it
+ * fills pages to their ends.  0: unknown.  (The kernel only says how long a packet is that
+ * doesn't begin with a page, and that may be sixteen pages.) */
+static size_t known_before_page(const zc_conn *conn) {
+    size_t offset = conn->map.backoff > 0 ? 0 : zc_page_offset(conn);
+    size_t waiting = offset > 0 ? (size_t)zc_conn_inq(conn) : 0;
+    return waiting > ZC_PAGE && (waiting + offset) % ZC_PAGE == 0 ? ZC_PAGE - offset : 0;
+}
+
 size_t zc_fill_map_step(zc_engine *engine, zc_conn *conn, size_t *want) {
+    size_t before_page = conn->fill_floats ? known_before_page(conn) : 0;
+    if (before_page > 0) {
+        settle(conn, before_page);
+    }
     if (!conn->fill_floats) {
         size_t at = (size_t)(conn->fill_buf - zc_memory_base(conn->fill_memory)) + conn->fill_done;
         return map_into(engine, conn, conn->fill_memory, at, want);

@@ -80,6 +80,34 @@ static int refuse(zc_engine *engine, zc_conn *conn, int error) {
     return 0;
 }
 
+/*
+ * Where the stream's pages begin.  They follow each other; a segment that was cut short moves
+ * those behind it.  Facts: a segment begins with a page, and is queued whole.  So where
+ * nothing is left, the next page begins at the next byte; where the call had to stop
+ * at a page that it would have mapped, what it copied behind the last one is that page's beginning;
+ * else the next page, if there is one, begins behind what no mapping can bring.
+ */
+static void note_phase(zc_conn *conn, const zc_map_request *ask, const zc_map_result *got) {
+    uint64_t page = conn->stats.bytes_received;
+    if (got->mapped < ask->length || conn->map.left == 0) {
+        page += got->mapped + got->copied + got->skip;
+    }
+    conn->map.phase = (uint16_t)(page % ZC_PAGE);
+}
+
+size_t zc_page_offset(const zc_conn *conn) {
+    if (conn->map.policy == ZC_MAP_NEVER) {
+        return 0;
+    }
+    size_t offset = (size_t)((conn->stats.bytes_received - conn->map.phase) % ZC_PAGE);
+    /* The segment that ended the last message may have been a short one, and a page begin here. */
+    return offset > 0 && zc_conn_inq(conn) % ZC_PAGE == 0 ? 0 : offset;
+}
+
+size_t zc_conn_page_offset(const zc_engine *engine, uint32_t slot) {
+    return zc_page_offset(zc_conn_live(engine, slot));
+}
+
 int zc_conn_map(zc_engine *engine, zc_conn *conn, const zc_map_request *ask, zc_map_result *got) {
     struct zerocopy_receive request = {
         .address = (uint64_t)(uintptr_t)ask->address,
@@ -107,6 +135,7 @@ int zc_conn_map(zc_engine *engine, zc_conn *conn, const zc_map_request *ask, zc_
     size_t count = got->mapped + got->copied;
     conn->map.left = HAS(known, inq) ? (int)request.inq : zc_conn_inq(conn);
     conn->ready = conn->map.left > 0 || conn->hup || conn->deferred_error != 0;
+    note_phase(conn, ask, got);
     conn->stats.bytes_received += count;
     rare->bytes_mapped += got->mapped;
     rare->bytes_copybuf += got->copied;

@@ -28,6 +28,9 @@ typedef struct {
     size_t skip;   /* bytes behind those that no mapping can bring */
 } zc_map_result;
 
+/* How far into a page the next byte lies, as far as is known. */
+size_t zc_page_offset(const zc_conn *conn);
+
 /* True when something came; false when only recv can tell why nothing did. */
 int zc_conn_map(zc_engine *engine, zc_conn *conn, const zc_map_request *ask, zc_map_result *got);
 

@@ -144,6 +144,13 @@ size_t zc_memory_origin(const zc_memory *memory);
 /* What SO_RCVLOWAT is while no fill is under way. */
 int zc_set_idle_lowat(zc_engine *engine, uint32_t slot, int bytes);
 
+/* window.c: have the kernel open a large receive window, now and for good; lowat is what
+ * SO_RCVLOWAT is to be afterwards.  Of a listener: for what it accepts.  0 or -errno. */
+int zc_open_window(int fd, int lowat);
+/* The same of a connection that will lend contiguous memory for pages.  1: done now; 0: it had
+ * been, or there is no mapping on this connection now. */
+int zc_conn_open_window(zc_engine *engine, uint32_t slot);
+
 /* map_policy.c: which connections map, and when. */
 enum zc_map_policy {
     ZC_MAP_NEVER = 0,
@@ -158,6 +165,8 @@ int zc_conn_set_map(zc_engine *engine, uint32_t slot, int level);
 int zc_conn_ask_map(zc_engine *engine, uint32_t slot); /* 1: nobody has asked for it yet */
 int zc_conn_may_map(const zc_engine *engine, uint32_t slot); /* 1: it would be tried now */
 int zc_conn_map_level(const zc_engine *engine, uint32_t slot);
+/* recv_zerocopy.c: how far into a page the next byte lies, by what the last mapping call said. */
+size_t zc_conn_page_offset(const zc_engine *engine, uint32_t slot);
 
 /* recv_pages.c: 1 = a run of pages, of straggling bytes behind them, or of both;
  * 0 = zc_recv into the protocol's buffer.  The caller owns the run's slice. */

@@ -141,6 +141,7 @@ class Engine:
         "readers",
         "receive",
         "sinks",
+        "windows_opened",
     )
 
     def __init__(
@@ -169,6 +170,7 @@ class Engine:
         self.mapping = ""
         """Whether connections may map what they receive: "on", or why not; "": nobody asked."""
         self.fills = 0
+        self.windows_opened = 0
         """How many connections are filling somebody's memory: their copies are large."""
         self.sinks: list[Callable[[bytes], object]] = []
         self.readers: list[Reader | Callable[[], object]] = []
@@ -402,7 +404,7 @@ if TYPE_CHECKING:
     class PageMemory:
         """Contiguous memory that received pages can be moved into; read-only for Python."""
 
-        def __new__(cls, nbytes: int, exact: bool = False) -> Self: ...
+        def __new__(cls, nbytes: int, exact: bool = False, fit: bool = False) -> Self: ...
         def __len__(self) -> int: ...
         def __buffer__(self, flags: int, /) -> memoryview: ...
         @property

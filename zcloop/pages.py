@@ -35,12 +35,22 @@ __all__ = [
     "PageStats",
     "PagesProtocol",
     "default_arena_bytes",
+    "large_buffers",
     "open_arena",
     "page_stats",
 ]
 
 _MOST_ARENA_BYTES = min(16 << 30, sys.maxsize >> 4)
 _LEAST_ARENA_BYTES = 2 << 20
+_LARGE = 64 * 1024
+"""Buffers of fewer bytes are no reason to let a peer send far ahead (ZC_LARGE)."""
+
+_large_made = False
+
+
+def large_buffers() -> bool:
+    """Whether this process has made a large :class:`PageBuffer`: its connections may lend one."""
+    return _large_made
 
 
 class PageBuffer(PageMemory):
@@ -59,13 +69,20 @@ class PageBuffer(PageMemory):
     to a transport holds, so that the transport may wait for all of it and wake up once
     (SO_RCVLOWAT).  A promise that isn't kept leaves the connection waiting.
 
+    ``fit=True``, of a buffer that ``get_buffer`` makes and returns: its first byte lies where in a
+    page the stream's next one does, so that pages can be mapped behind it wherever in the stream
+    a message begins.  Its memory then begins anywhere in a page, with no alignment for what is
+    made of it.  Made elsewhere it begins on a page, as without it.
+
     Raises :exc:`TypeError` or :exc:`ValueError` for an ``nbytes`` that isn't a positive whole
     number, and :exc:`MemoryError` where the system has no room for it.
     """
 
     __slots__ = ("__weakref__",)
 
-    def __new__(cls, nbytes: SupportsIndex, *, exact: bool = False) -> Self:
+    def __new__(
+        cls, nbytes: SupportsIndex, *, exact: bool = False, fit: bool = False
+    ) -> Self:
         try:
             size = operator.index(nbytes)
         except TypeError:
@@ -74,8 +91,10 @@ class PageBuffer(PageMemory):
             ) from None
         if size < 1:
             raise ValueError(f"PageBuffer(nbytes={size}): valid are numbers from 1 on")
+        global _large_made
+        _large_made = _large_made or size >= _LARGE
         try:
-            return super().__new__(cls, size, exact)
+            return super().__new__(cls, size, exact, fit)
         except (MemoryError, OverflowError):
             raise MemoryError(
                 f"PageBuffer(nbytes={size}): the system refuses that much address space, or one "

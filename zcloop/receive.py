@@ -25,6 +25,7 @@ import asyncio
 import operator
 import socket
 from asyncio.log import logger
+from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -138,6 +139,19 @@ class ReceiveHalf:
             if self._maps:
                 lib.zc_conn_set_map(engine.c, self._slot, recall(self._route_key()))
         return bool(self._maps)
+
+    def _expect_page_buffers(self: _Self) -> None:
+        """A protocol that may lend one: open the window before the peer can meet its edge.
+
+        Before ``connection_made``, which may ask the peer for its first message.
+        """
+        if (
+            wants_buffers(self._protocol)
+            and not isinstance(self._protocol, (PagesProtocol, SSLProtocol))
+            and self._wants_pages()
+            and lib.zc_conn_open_window(self._c, self._slot)
+        ):
+            self._engine.windows_opened += 1
 
     def _can_map(self: _Self) -> bool:
         """Whether page memory would be mapped into now: else a copy is better made elsewhere."""

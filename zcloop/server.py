@@ -38,6 +38,7 @@ class Listener:
         "_slot",
         "_sock",
         "_told",
+        "_window_open",
     )
 
     def __init__(
@@ -56,6 +57,7 @@ class Listener:
         self._context = contextvars.copy_context()
         self._resting: Any = None
         self._told = False
+        self._window_open = False
         self._slot = engine.add(sock.fileno(), self, lib.ZC_MODE_LISTEN)
 
     def close(self) -> None:
@@ -79,8 +81,13 @@ class Listener:
             self._report("Error on transport creation for incoming connection", exc)
             return
         # From here on the transport owns the socket.
+        opened = self._engine.windows_opened
         try:
             self._context.run(start)
+            if self._engine.windows_opened > opened and not self._window_open:
+                # The next ones have it from their first byte on.
+                self._window_open = True
+                lib.zc_open_window(self._sock.fileno(), 1)
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as exc:

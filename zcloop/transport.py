@@ -17,6 +17,7 @@ from typing import Any
 
 from .engine import GIL_HELD_MAX, Engine, lib
 from .linger import Lingering, milliseconds
+from .pages import large_buffers
 from .receive import ReceiveHalf
 from .send import SendHalf
 from .states import ConnState, check_step
@@ -219,6 +220,8 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
             return
         if self._read_lowat > 1:
             lib.zc_set_idle_lowat(self._c, self._slot, self._read_lowat)
+        if large_buffers():
+            self._expect_page_buffers()
         try:
             if self._state is ConnState.STARTING:
                 self._advance(ConnState.OPEN)

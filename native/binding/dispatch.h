@@ -115,9 +115,14 @@ typedef struct {
     size_t at;         /* where in it the view begins */
 } zcpy_buffer;
 
-static PyObject *zcpy_get_buffer(PyObject *reader) {
-    return PyObject_CallFunctionObjArgs(PyTuple_GetItem(reader, READER_GET_BUFFER),
-                                        PyTuple_GetItem(reader, READER_SIZE_HINT), NULL);
+/* offset: how far into a page the byte lies that will be put there first. */
+static PyObject *zcpy_get_buffer(PyObject *reader, size_t offset) {
+    size_t outer = zcpy_stream_offset;
+    zcpy_stream_offset = offset;
+    PyObject *buffer = PyObject_CallFunctionObjArgs(PyTuple_GetItem(reader, READER_GET_BUFFER),
+                                                    PyTuple_GetItem(reader, READER_SIZE_HINT), NULL);
+    zcpy_stream_offset = outer;
+    return buffer;
 }
 
 static void zcpy_give_back(zcpy_buffer *target) { PyBuffer_Release(&target->view); }
@@ -184,7 +189,7 @@ static int64_t zcpy_receive(zc_engine *engine, uint32_t slot, const zcpy_buffer 
 static int zcpy_fill_buffer(zc_engine *engine, zc_event *record, PyObject *reader) {
     int stage = FAILED_GET_BUFFER;
     zcpy_buffer target;
-    PyObject *buffer = zcpy_get_buffer(reader);
+    PyObject *buffer = zcpy_get_buffer(reader, zc_conn_page_offset(engine, record->slot));
     if (buffer == NULL) {
         return stage;
     }

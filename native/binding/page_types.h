@@ -21,7 +21,11 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     zc_memory *memory;
+    size_t origin; /* where in the memory what it exports begins */
 } zcpy_memory;
+
+/* While a protocol is asked for a buffer: how far into a page the next byte of its stream lies. */
+static _Thread_local size_t zcpy_stream_offset;
 
 static PyTypeObject *zcpy_view_type, *zcpy_memory_type;
 
@@ -80,19 +84,21 @@ static PyObject *zcpy_page_view(zc_slice *slice, char *start, size_t bytes) {
 
 /* -- PageMemory: the base of zcloop.PageBuffer ---------------------------------------------- */
 
-/* PageMemory(nbytes, exact=False) */
+/* PageMemory(nbytes, exact=False, fit=False); fit: its first byte lies where in a page the stream's
+ * next byte does, so that the stream's pages can be moved in behind it. */
 static PyObject *zcpy_memory_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"nbytes", "exact", NULL};
+    static char *names[] = {"nbytes", "exact", "fit", NULL};
     Py_ssize_t bytes;
-    int exact = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "n|p", names, &bytes, &exact)) {
+    int exact = 0, fit = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "n|pp", names, &bytes, &exact, &fit)) {
         return NULL;
     }
     if (bytes < 1) {
         PyErr_Format(PyExc_ValueError, "nbytes=%zd: valid are numbers from 1 on", bytes);
         return NULL;
     }
-    zc_memory *memory = zc_memory_new((size_t)bytes);
+    size_t origin = fit ? zcpy_stream_offset : 0;
+    zc_memory *memory = zc_memory_new((size_t)bytes + origin);
     if (memory == NULL) {
         return PyErr_NoMemory();
     }
@@ -104,6 +110,7 @@ static PyObject *zcpy_memory_new(PyTypeObject *type, PyObject *args, PyObject *k
         return NULL;
     }
     ((zcpy_memory *)self)->memory = memory;
+    ((zcpy_memory *)self)->origin = origin;
     return self;
 }
 
@@ -112,14 +119,15 @@ static void zcpy_memory_dealloc(PyObject *self) {
     zcpy_free(self);
 }
 
-static int zcpy_memory_export(PyObject *self, Py_buffer *view, int flags) {
-    zc_memory *memory = ((zcpy_memory *)self)->memory;
-    return PyBuffer_FillInfo(view, self, zc_memory_base(memory),
-                             (Py_ssize_t)zc_memory_bytes(memory), 1, flags);
+static Py_ssize_t zcpy_memory_length(PyObject *self) {
+    const zcpy_memory *exporter = (zcpy_memory *)self;
+    return (Py_ssize_t)(zc_memory_bytes(exporter->memory) - exporter->origin);
 }
 
-static Py_ssize_t zcpy_memory_length(PyObject *self) {
-    return (Py_ssize_t)zc_memory_bytes(((zcpy_memory *)self)->memory);
+static int zcpy_memory_export(PyObject *self, Py_buffer *view, int flags) {
+    const zcpy_memory *exporter = (zcpy_memory *)self;
+    return PyBuffer_FillInfo(view, self, zc_memory_base(exporter->memory) + exporter->origin,
+                             zcpy_memory_length(self), 1, flags);
 }
 
 static PyObject *zcpy_memory_get_nbytes(PyObject *self, void *closure) {

@@ -18,7 +18,7 @@ static int zcpy_reads(const zcpy_tables *tables, uint32_t slot, PyObject *reader
 static int zcpy_lend(PyObject *reader, const char *bytes, size_t count, size_t *done) {
     int stage;
     zcpy_buffer target;
-    PyObject *buffer = zcpy_get_buffer(reader);
+    PyObject *buffer = zcpy_get_buffer(reader, 0);
     if (buffer == NULL) {
         return FAILED_GET_BUFFER;
     }

@@ -19,6 +19,7 @@ from page_link import (
 from support import RecordingBuffered, RecordingProtocol, assert_same, reset, settle
 
 import zcloop
+from zcloop.engine import ffi
 
 pytestmark = pytest.mark.loops("zcloop", "zcloop-debug")
 DATA = noise(1024 * 1024)
@@ -102,6 +103,7 @@ def in_auto(transport):
     transport._engine.receive = "auto"
     transport._engine.mapping = ""
     transport._maps = None
+    transport._wants_pages()
     transport._route()
 
 
@@ -134,7 +136,7 @@ async def test_auto_copies_for_a_receiver_that_keeps_nothing():
 
 async def test_auto_copies_into_a_buffer_that_is_used_again():
     async with page_link(lambda: PageBuffered(64 * PAGE)) as (transport, protocol, peer):
-        transport._engine.receive = "auto"
+        in_auto(transport)
         for _ in range(4):
             await send_pages(peer, DATA)
         await protocol.received(4 * len(DATA))
@@ -186,7 +188,9 @@ async def test_an_exact_page_buffer_is_woken_for_seldom():
             self.memory = zcloop.PageBuffer(256 * PAGE, exact=True)
 
     async with page_link(Exact) as (transport, protocol, peer):
-        for start in range(0, len(DATA), 4 * PAGE):
+        await send_pages(peer, DATA[:4 * PAGE])
+        await protocol.received(4 * PAGE)       # from here on it waits for all of it
+        for start in range(4 * PAGE, len(DATA), 4 * PAGE):
             await send_pages(peer, DATA[start:start + 4 * PAGE])
         await protocol.received(len(DATA))
         assert_same(protocol.data, DATA)
@@ -521,3 +525,61 @@ async def test_a_view_in_a_cycle_is_collected():
         assert gone() is None
         after = asyncio.get_running_loop().zcloop_stats().arena_used_bytes
         assert after < before
+
+
+def page_offset(view):
+    """Where in a page its first byte lies."""
+    return int(ffi.cast("uintptr_t", ffi.from_buffer(view))) % PAGE
+
+
+class Messages(RecordingBuffered):
+    """A PageBuffer for each message, made when its first byte is there; kept."""
+
+    def __init__(self, size, **kwargs):
+        super().__init__(size)
+        self.size = size
+        self.kwargs = kwargs
+        self.messages = []
+        self.stats = None
+        self.have = size
+        self.ended = False
+
+    def get_buffer(self, sizehint):
+        if self.have == self.size:
+            self.messages.append(memoryview(zcloop.PageBuffer(self.size, **self.kwargs)))
+            self.have = 0
+        return self.messages[-1][self.have:]
+
+    def buffer_updated(self, nbytes):
+        self.have += nbytes
+
+    def connection_lost(self, exc):
+        self.stats = self.transport.get_extra_info("zcloop")
+        super().connection_lost(exc)
+        self.ended = True
+
+
+@pytest.mark.parametrize("exact", [False, True])
+async def test_a_fitting_buffer_takes_pages_wherever_its_message_begins(exact):
+    size = 40 * PAGE + 1000     # so that each but the first begins in the middle of a page
+    count = len(DATA) // size
+    shares = {}
+    for fit in (True, False):
+        async with page_link(lambda: Messages(size, fit=fit, exact=exact)) as link:  # noqa: B023
+            _, protocol, peer = link
+            await send_pages(peer, DATA[: count * size // PAGE * PAGE + PAGE])
+            await poll(lambda: len(protocol.messages) >= count and protocol.have)  # noqa: B023
+            peer.close()
+            await poll(lambda: protocol.ended)   # noqa: B023
+            stats = protocol.stats
+            assert_same(b"".join(protocol.messages)[:count * size], DATA[:count * size])
+            assert [len(m) for m in protocol.messages[:count]] == [size] * count
+            offsets = [page_offset(m) for m in protocol.messages[:count]]
+            shares[fit] = stats.bytes_mapped / stats.bytes_received
+            assert offsets == [n * size % PAGE if fit else 0 for n in range(count)]
+    assert shares[True] >= 0.85 > 0.4 > shares[False], shares
+
+
+def test_a_fitting_buffer_made_elsewhere_begins_on_a_page():
+    view = memoryview(zcloop.PageBuffer(100_000, fit=True))
+    assert page_offset(view) == 0 and len(view) == 100_000

@@ -212,13 +212,16 @@ def receive_many(line, streams):
     return results
 
 
-def send(line, sizes, family=socket.AF_INET, address=None):
+def send(line, sizes, family=socket.AF_INET, address=None, asked=False):
     """Send the messages 0, 1, ... of these sizes with plain `send`, then end the stream.
 
-    To whom connects or, with an address, to whom listens there.
+    To whom connects or, with an address, to whom listens there; when a byte has asked for it, or
+    at once.
     """
     connection = socket.create_connection(address) if address else _accept(line, family)
     with connection as sock:
+        if asked:
+            sock.recv(1)
         for number, size in enumerate(sizes):
             sock.sendall(message(number, size))
         sock.shutdown(socket.SHUT_WR)
