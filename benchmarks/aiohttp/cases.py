@@ -15,6 +15,7 @@ from ..targets import Target
 UPLOAD = DOWNLOAD = 64 * MIB
 STATIC = 256 * MIB
 MESSAGE = MIB
+JSON = '{"message": "Hello, World!"}'
 
 SIDES = {
     name: LOOPS[name] for name in ("asyncio", "uvloop", "rloop", "zcloop", "zcloop:nopoll")
@@ -25,6 +26,7 @@ SIDES = {
         Side("uvloop:read", "uvloop:new_event_loop", {"BENCH_READER": "read"}),
         Side("zcloop:read", "zcloop:new_event_loop", {"BENCH_READER": "read"}),
         Side("zcloop:iter_body", "zcloop:new_event_loop", {"BENCH_READER": "iter"}),
+        Side("zcloop:tune_malloc", "zcloop:new_event_loop", {"ZCLOOP_TUNE_MALLOC": "1"}),
         Side("zcloop:read_body_into", "zcloop:new_event_loop", {"BENCH_READER": "into"}),
     )
 }
@@ -67,18 +69,19 @@ def all_cases(shrink: int = 1) -> list[Case]:
     `shrink` divides the sizes of the large ones, for tests.
     """
     download, static = DOWNLOAD // shrink, STATIC // shrink
+    websocket = _case("websocket/1m", "websocket", "message", MESSAGE, size=MESSAGE)
     return [
-        _case("hello/c64", "hello", "request", connections=64, expect="Hello, World!"),
-        _case(
-            *("json/c64", "json", "request"), connections=64, expect='{"message": "Hello, World!"}'
-        ),
+        _case("hello/c64", "hello", "request", connections=64, priming=2, expect="Hello, World!"),
+        _case("json/c64", "json", "request", connections=64, priming=2, expect=JSON),
+        _case("json/c64/burst", "json", "request", connections=64, expect=JSON),
         *_uploads(UPLOAD // shrink),
         _case("download/64m", "download", "download", download, download=download),
         replace(
             _case("static/256m", "static", "download", download=static, period=MIB),
             file_bytes=static,
         ),
-        _case("websocket/1m", "websocket", "message", MESSAGE, size=MESSAGE),
+        replace(websocket, sides=(*PAIR, "zcloop:tune_malloc")),
+        with_malloc(websocket),
     ]
 
 

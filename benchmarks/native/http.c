@@ -5,6 +5,9 @@
  * --download so many bytes of the pattern (of which the edges of each piece are compared, as in
  * bulk.c). Requests are counted when their response is complete, and the phases change there, so that
  * the server's CPU time is that of whole requests where there is one connection.
+ *
+ * With --priming so many requests are made first, on a connection of their own, and not counted:
+ * benchmarks/README.md says why.
  */
 #define _GNU_SOURCE
 #include "loadgen.h"
@@ -34,7 +37,7 @@ struct http {
     const struct options *options;
     struct meter meter;
     int epoll;
-    bool done;
+    bool priming, done;
     char request[HEAD_BYTES];
     size_t request_len;
     unsigned char *outgoing, *expected, *incoming;
@@ -90,11 +93,13 @@ static void begin(struct http *http, struct conn *conn)
 static void response_done(struct http *http, struct conn *conn)
 {
     uint64_t now = now_ns();
+    conn->busy = false;
     if (conn->sent < http->request_len + http->options->upload)
         die("the response came before the request was sent");
+    if (http->priming)
+        return;
     meter_latency(&http->meter, now - conn->sent_at);
     http->meter.units++;
-    conn->busy = false;
     http->done = http->done || meter_tick(&http->meter, now);
     if (!http->done)
         begin(http, conn);
@@ -207,31 +212,55 @@ static bool any_busy(const struct http *http)
     return false;
 }
 
+static void serve_events(struct http *http)
+{
+    struct epoll_event events[EVENTS];
+    int ready = epoll_next(http->epoll, events, EVENTS);
+    for (int i = 0; i < ready; i++) {
+        struct conn *conn = &http->conns[events[i].data.u64];
+        if (events[i].events & EPOLLOUT)
+            push(http, conn);
+        if (events[i].events & (EPOLLIN | EPOLLERR | EPOLLHUP))
+            receive(http, conn);
+    }
+}
+
+static void open_conn(struct http *http, unsigned i)
+{
+    http->conns[i].fd = connect_ready(http->options);
+    http->conns[i].id = i;
+    epoll_set(http->epoll, EPOLL_CTL_ADD, http->conns[i].fd, EPOLLIN, i);
+}
+
+static void prime(struct http *http)
+{
+    http->priming = true;
+    open_conn(http, 0);
+    for (unsigned i = 0; i < http->options->priming; i++) {
+        begin(http, &http->conns[0]);
+        while (http->conns[0].busy)
+            serve_events(http);
+    }
+    close(http->conns[0].fd);
+    http->conns[0] = (struct conn){ 0 };
+    http->priming = false;
+}
+
 void run_http(const struct options *options)
 {
     static struct http http;
-    struct epoll_event events[EVENTS];
     prepare(&http, options);
     http.epoll = epoll_new();
     http.conns = allocate(options->connections, sizeof *http.conns);
-    for (unsigned i = 0; i < options->connections; i++) {
-        http.conns[i].fd = connect_ready(options);
-        http.conns[i].id = i;
-        epoll_set(http.epoll, EPOLL_CTL_ADD, http.conns[i].fd, EPOLLIN, i);
-    }
+    if (options->priming > 0)
+        prime(&http);
+    for (unsigned i = 0; i < options->connections; i++)
+        open_conn(&http, i);
     meter_begin(&http.meter, options);
     for (unsigned i = 0; i < options->connections; i++)
         begin(&http, &http.conns[i]);
-    while (!http.done || any_busy(&http)) {
-        int ready = epoll_next(http.epoll, events, EVENTS);
-        for (int i = 0; i < ready; i++) {
-            struct conn *conn = &http.conns[events[i].data.u64];
-            if (events[i].events & EPOLLOUT)
-                push(&http, conn);
-            if (events[i].events & (EPOLLIN | EPOLLERR | EPOLLHUP))
-                receive(&http, conn);
-        }
-    }
+    while (!http.done || any_busy(&http))
+        serve_events(&http);
     for (unsigned i = 0; i < options->connections; i++)
         close(http.conns[i].fd);
     meter_report(&http.meter, http.meter.units);

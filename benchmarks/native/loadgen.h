@@ -37,6 +37,7 @@ struct options {
                               this many bytes */
     uint64_t transfer;     /* transfer: bytes per request; mixed: bytes of each bulk piece */
     unsigned every;        /* mixed: answers between two bulk pieces */
+    unsigned priming;      /* http: requests on a connection of their own, before all others */
     const char *path;      /* http, websocket: what is asked for */
     uint64_t upload;       /* http: bytes of a request's body; 0: a GET */
     uint64_t download;     /* http: bytes of a response's body, which are the pattern's; 0: any */

@@ -13,7 +13,7 @@ static const struct option known[] = {
     { "warmup", required_argument, NULL, 'w' },      { "seconds", required_argument, NULL, 't' },
     { "count", required_argument, NULL, 'n' },       { "interval-us", required_argument, NULL, 'I' },
     { "period", required_argument, NULL, 'P' },      { "transfer", required_argument, NULL, 'T' },
-    { "every", required_argument, NULL, 'e' },
+    { "every", required_argument, NULL, 'e' },       { "priming", required_argument, NULL, 'r' },
     { "path", required_argument, NULL, 'a' },        { "upload", required_argument, NULL, 'u' },
     { "download", required_argument, NULL, 'D' },    { "expect", required_argument, NULL, 'x' },
     { NULL, 0, NULL, 0 },
@@ -45,6 +45,7 @@ static void parse(int argc, char **argv, struct options *out)
         case 'P': out->period = (uint64_t)number(optarg); break;
         case 'T': out->transfer = (uint64_t)number(optarg); break;
         case 'e': out->every = (unsigned)number(optarg); break;
+        case 'r': out->priming = (unsigned)number(optarg); break;
         case 'a': out->path = optarg; break;
         case 'u': out->upload = (uint64_t)number(optarg); break;
         case 'D': out->download = (uint64_t)number(optarg); break;

@@ -101,6 +101,36 @@ def test_http_notices(answer, arguments, complaint):
     assert complaint in run(answer, *HTTP, *arguments)["error"]
 
 
+def test_priming_requests_come_first():
+    """What it does isn't counted, and it is closed before the others open."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        command = [str(build.loadgen()), *HTTP, "--priming", "2", "--connections", "2",
+                   "--port",
+                   str(listener.getsockname()[1])]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            first, _ = listener.accept()
+            with first:
+                for _ in range(2):
+                    receive_head(first)
+                    first.sendall(head)
+                assert first.recv(1) == b""
+            pair = [listener.accept()[0] for _ in range(2)]
+            answered = 0
+            while waiting := [c for c in pair if c.fileno() >= 0]:
+                for connection in waiting:
+                    try:
+                        receive_head(connection)
+                    except EOFError:
+                        connection.close()
+                    else:
+                        connection.sendall(head)
+                        answered += 1
+            output, _ = process.communicate()
+    assert json.loads(output)["verified"] == answered
+    assert answered in (3, 4)
+
+
 def test_websocket_notices_a_wrong_message():
     def handler(connection):
         receive_head(connection)

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["iter_body", "read_body_into", "read_body_view", "run_app"]
 
-_PIECE = 512 * 1024
-"""What aiohttp itself lets wait of a body.  Half as much costs a tenth more CPU in all."""
+_PIECE = 2 * 1024 * 1024
+"""A body of 64 MiB that is hashed costs 0.66 of aiohttp's usual way on uvloop with such pieces,
+0.71 with half as much, 0.75 with 512 KiB, 0.99 with 256 KiB, and 0.69 with twice as much."""
 
 _BURST = 1024 * 1024
 """Bytes that an iteration hands out without waiting before it lets the loop run once."""
@@ -168,10 +169,10 @@ async def read_body_view(request: web.BaseRequest) -> memoryview:
 class iter_body:
     """Iterate over the rest of a request's body: ``async for view in iter_body(request)``.
 
-    Each ``view`` is a read-only memoryview of at most ``size`` bytes.  It is *released* when the
-    next one is asked for: using it then raises :exc:`ValueError`.  A slice of it that is kept
-    (``view[:]``, or a NumPy array over it) stays valid for as long as it is kept, and costs the
-    iteration new memory.
+    Each ``view`` is a read-only memoryview of at most ``size`` bytes (2 MiB).  It is *released*
+    when the next one is asked for: using it then raises :exc:`ValueError`.  A slice of it that is
+    kept (``view[:]``, or a NumPy array over it) stays valid for as long as it is kept, and costs
+    the iteration new memory.
 
     On a zcloop loop a body with a Content-Length is received straight into memory that the
     iteration reuses.  A piece is handed out when it is full or ends the body, and when no more
@@ -205,7 +206,7 @@ class iter_body:
             if self._burst >= _BURST:
                 self._burst = 0
                 await asyncio.sleep(0)
-            memory = piece.memory()
+            memory = piece.memory(body.left)
             end = await body.receive(memory, 0, min(len(memory), body.left), partly=True)
             if end:
                 self._burst += end

@@ -4,7 +4,8 @@ A whole body is received into a ``bytes`` that nobody has seen, or into memory t
 moved into, where that pays; what came before is copied in front of it.
 
 Fact: 256 KiB of new memory cost about 60 page faults, as much as receiving them.
-Rule: one buffer an iteration, given back to a short list at its end.  What was lent is
+Rule: one buffer an iteration, not larger than the body needs (in steps, so that bodies of
+different sizes can share it), given back to a short list at its end.  What was lent is
 released before the memory is used again, and memory of which somebody kept a slice is left
 to them: a ``bytearray`` that is exported can't change its size, which tells.
 """
@@ -21,11 +22,27 @@ __all__ = ["Piece", "new_result", "view_of"]
 _FLOAT_MAX = 256 * 1024
 """Bytes that are worth moving to where the pages of the rest follow them, as for streams."""
 
-_SPARE_MAX = 4
-_SPARE_BYTES = 1024 * 1024
-"""Larger ones aren't kept: their page faults are few beside what is received into them."""
+_STEP = 512 * 1024
+_SPARE_BYTES = 4 * 1024 * 1024
+"""In all; the ones that were used last stay."""
 
 _spare: list[bytearray] = []
+
+
+def _take(nbytes: int) -> bytearray:
+    for i in reversed(range(len(_spare))):
+        if len(_spare[i]) == nbytes:
+            return _spare.pop(i)
+    return bytearray(nbytes)
+
+
+def _keep(buf: bytearray) -> None:
+    kept = sum(map(len, _spare))
+    if len(buf) > _SPARE_BYTES:
+        return
+    while kept + len(buf) > _SPARE_BYTES:
+        kept -= len(_spare.pop(0))
+    _spare.append(buf)
 
 
 def new_result(transport: Any, parts: list[bytes], have: int, left: int) -> Any:
@@ -60,7 +77,7 @@ def _is_lent(buf: bytearray) -> bool:
 
 
 class Piece:
-    """The memory of one iteration, ``size`` bytes, and the view of it that is lent."""
+    """The memory of one iteration, at most ``size`` bytes, and the view of it that is lent."""
 
     __slots__ = ("_buf", "_memory", "_size", "_view")
 
@@ -70,21 +87,18 @@ class Piece:
         self._memory: memoryview | None = None
         self._view: memoryview | None = None
 
-    def memory(self) -> memoryview:
-        """All of it, to be written to; nobody else sees it."""
+    def memory(self, left: int) -> memoryview:
+        """All of it, to be written to; nobody else sees it.  ``left`` bytes are still to come."""
         if self._buf is None:
-            try:
-                buf = _spare.pop()
-            except IndexError:
-                buf = bytearray(self._size)
-            self._buf = buf if len(buf) == self._size else bytearray(self._size)
+            self._buf = _take(min(self._size, -(-left // _STEP) * _STEP))
         if self._memory is None:
             self._memory = memoryview(self._buf)
         return self._memory
 
     def lend(self, end: int) -> memoryview:
         """A read-only view of the first ``end`` bytes."""
-        self._view = self.memory()[:end].toreadonly()
+        assert self._memory is not None
+        self._view = self._memory[:end].toreadonly()
         return self._view
 
     def lend_bytes(self, data: bytes) -> memoryview:
@@ -111,8 +125,5 @@ class Piece:
         self.release()
         if self._memory is not None:
             self._memory.release()
-        buf = self._buf
-        if buf is None or self._size > _SPARE_BYTES or len(_spare) == _SPARE_MAX:
-            return
-        if not _is_lent(buf):
-            _spare.append(buf)
+        if self._buf is not None and not _is_lent(self._buf):
+            _keep(self._buf)
