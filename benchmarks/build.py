@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sysconfig
 import tempfile
 from pathlib import Path
 
 NATIVE = Path(__file__).parent / "native"
 REFERENCE = NATIVE / "reference"
 BUILD = Path(__file__).parent / ".build"
+PYTHON_HASH = "pyhash.c"
 FLAGS = ["-std=c11", "-O2", "-g", "-Wall", "-Wextra", "-Werror"]
 C_SERVERS = {"cecho": ("cecho.c",), "czerocopy": ("czerocopy.c", "pattern.c")}
 """The sources of each; the file of the same name is no part of the load generator."""
@@ -55,9 +57,12 @@ def c_server(name: str) -> Path:
 
 def reference() -> Path:
     """The program that receives with and without a copy."""
-    return _compile("zcref", sorted(REFERENCE.glob("*.c")))
+    sources = sorted(p for p in REFERENCE.glob("*.c") if p.name != PYTHON_HASH)
+    return _compile("zcref", sources)
 
 
 def reference_hash() -> Path:
-    """Its hash and its stream, for receivers in Python."""
-    return _compile("zcref_hash.so", [REFERENCE / "hash.c"], "-shared", "-fPIC")
+    """Its hash and its stream, for receivers in Python: the extension module zcref_hash."""
+    sources = [REFERENCE / "hash.c", REFERENCE / PYTHON_HASH]
+    include = sysconfig.get_path("include")
+    return _compile("zcref_hash.abi3.so", sources, "-shared", "-fPIC", f"-I{include}")

@@ -64,21 +64,26 @@ int zc_conn_map_level(const zc_engine *engine, uint32_t slot) {
     return zc_conn_live(engine, slot)->map.level;
 }
 
-/* How many bytes, in whole pages and at most `room`, to try to map now; 0: use recv.  *behind is how
- * many wait behind those, for which there is room: less than a page. */
-size_t zc_map_wanted(zc_engine *engine, zc_conn *conn, size_t room, size_t *behind) {
+/* How many bytes, in whole pages and at most `room`, to try to map now; 0: use recv.  *waiting: in,
+ * so many are known to wait; out, what does.  *behind is how many of them lie behind those returned, for
+ * which there is room: less than a page. */
+size_t zc_map_wanted(zc_engine *engine, zc_conn *conn, size_t room, size_t *waiting,
+                     size_t *behind) {
     if (conn->map.policy == ZC_MAP_NEVER || engine->map.unsupported || conn->map.skip > 0 ||
         conn->map.backoff > 0 || conn->map.unaligned > 0 || room < ZC_PAGE || conn->error < 0) {
         return 0;
     }
     size_t least = conn->map.policy == ZC_MAP_ALWAYS ? ZC_PAGE : engine->map.min_bytes;
     /* Not what the last call left: FIONREAD stops at an urgent mark, that figure doesn't, and the
-     * kernel's copy to the copybuf would take the urgent byte for data. */
-    int waiting = zc_conn_inq(conn);
-    if (waiting < 0 || (size_t)waiting < least) {
+     * kernel's copy to the copybuf would take the urgent byte for data.  What FIONREAD has seen and
+     * wasn't taken yet lies before the mark whatever came since. */
+    if (*waiting < ZC_KNOWN_MIN) {
+        *waiting = (size_t)zc_conn_inq(conn);
+    }
+    if (*waiting < least) {
         return 0;
     }
-    size_t bytes = (size_t)waiting < room ? (size_t)waiting : room;
+    size_t bytes = *waiting < room ? *waiting : room;
     *behind = bytes % ZC_PAGE;
     return bytes - *behind;
 }

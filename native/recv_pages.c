@@ -26,6 +26,28 @@ static zc_slice *lease(zc_conn *conn, size_t *length) {
     return slice;
 }
 
+static void take_off(zc_page_run *run, size_t came) {
+    run->waiting -= came < run->waiting ? came : run->waiting;
+}
+
+/* The rest of a straggler: collected with what the mapping call brought of it. */
+static int take_rest(zc_engine *engine, uint32_t slot, zc_page_run *run) {
+    zc_conn *conn = zc_conn_live(engine, slot);
+    bool large = conn->large; /* of the mapping calls */
+    int64_t count = zc_conn_recv(conn, run->copybuf, conn->map.skip);
+    run->mapped = 0;
+    run->copied = count > 0 ? (size_t)count : 0;
+    take_off(run, run->copied);
+    if (count > 0) {
+        conn->large = large;
+        conn->map.left -= count < conn->map.left ? (int)count : conn->map.left;
+        if (conn->ready && !conn->paused) {
+            zc_again_push(engine, slot);
+        }
+    }
+    return count > 0;
+}
+
 int zc_recv_pages(zc_engine *engine, uint32_t slot, zc_page_run *run) {
     zc_conn *conn = zc_conn_live(engine, slot);
     run->slice = NULL;
@@ -33,16 +55,9 @@ int zc_recv_pages(zc_engine *engine, uint32_t slot, zc_page_run *run) {
         return 0;
     }
     if (conn->map.skip > 0 && conn->map.skip <= ZC_COPYBUF_MAX && conn->map.backoff == 0) {
-        /* The rest of a straggler: collected with what the mapping call brought of it. */
-        int64_t count = zc_conn_recv(conn, run->copybuf, conn->map.skip);
-        run->mapped = 0;
-        run->copied = count > 0 ? (size_t)count : 0;
-        if (count > 0 && conn->ready && !conn->paused) {
-            zc_again_push(engine, slot);
-        }
-        return count > 0;
+        return take_rest(engine, slot, run);
     }
-    size_t behind, length = zc_map_wanted(engine, conn, ZC_MAP_STEP, &behind);
+    size_t behind, length = zc_map_wanted(engine, conn, ZC_MAP_STEP, &run->waiting, &behind);
     if (conn->map.alternates && length > 2 * ZC_PAGE) {
         /* It will end at a straggler again, long before the queue does: room for a whole one,
          * and so much less to map that nothing beyond what waits is ever copied. */
@@ -67,6 +82,7 @@ int zc_recv_pages(zc_engine *engine, uint32_t slot, zc_page_run *run) {
     run->start = ask.address;
     run->mapped = got.mapped;
     run->copied = got.copied;
+    take_off(run, got.mapped + got.copied);
     if (got.mapped == 0) {
         zc_slice_release(run->slice);
         run->slice = NULL;
@@ -87,7 +103,7 @@ typedef struct {
 } attempt;
 
 static bool attempt_map(zc_engine *engine, zc_conn *conn, size_t len, attempt *try) {
-    size_t behind, length = zc_map_wanted(engine, conn, len, &behind);
+    size_t waiting = 0, behind, length = zc_map_wanted(engine, conn, len, &waiting, &behind);
     size_t asked = length;
     try->slice = length > 0 ? lease(conn, &length) : NULL;
     if (try->slice == NULL) {

@@ -10,6 +10,7 @@ enum {
     ZC_PAGE = 4096,
     ZC_UNALIGNED = 2 * ZC_PAGE, /* bytes to copy where pages and memory don't coincide; doubled ... */
     ZC_UNALIGNED_DOUBLINGS = 7, /* ... so often */
+    ZC_KNOWN_MIN = 20 * ZC_PAGE, /* more than a segment: so much known to wait needn't be asked again */
     ZC_FLOAT_MAX = 512 * 1024 /* bytes that a fill moves to let its pages begin where they must */
 };
 _Static_assert((int)ZC_COPYBUF_MAX < (int)ZC_PAGE, "see above");
@@ -35,7 +36,8 @@ size_t zc_page_offset(const zc_conn *conn);
 int zc_conn_map(zc_engine *engine, zc_conn *conn, const zc_map_request *ask, zc_map_result *got);
 
 /* map_policy.c */
-size_t zc_map_wanted(zc_engine *engine, zc_conn *conn, size_t room, size_t *behind);
+size_t zc_map_wanted(zc_engine *engine, zc_conn *conn, size_t room, size_t *waiting,
+                     size_t *behind);
 void zc_map_judge(zc_conn *conn, const zc_map_result *got);
 
 #endif

@@ -175,7 +175,8 @@ typedef struct {
     char *start;
     size_t mapped, copied;
     char *copybuf; /* in: room for ZC_COPYBUF_MAX bytes */
-    int more;      /* in: 1 = another run came just now; the size that it left is known */
+    int more;      /* in: 1 = another run came just now, of the same wake-up */
+    size_t waiting; /* in and out, 0 at first: bytes that wait for sure */
 } zc_page_run;
 /* After it was handed on: whether the receiver keeps the run's pages. */
 void zc_map_note_kept(zc_engine *engine, uint32_t slot, size_t bytes, int kept);

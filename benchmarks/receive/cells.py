@@ -98,6 +98,10 @@ def _keep() -> list[Cell]:
 AUTO_KINDS = ("reused", "pagebuffer", "pages", "pages-keep", "pagebuffer-keep", "readview-keep")
 
 
+CONTROL = "copy again"
+"""The same as "copy": what differs between the two is the noise of the cell."""
+
+
 def _auto() -> list[Cell]:
     """The decision of receive="auto", against both that it can take."""
     return [
@@ -105,7 +109,10 @@ def _auto() -> list[Cell]:
             f"auto/{kind}/{sender}/{segments}/{size}",
             sender,
             nbytes,
-            tuple(zcloop_side(kind, receive, receive) for receive in ("auto", "copy", "map")),
+            (
+                *(zcloop_side(kind, receive, receive) for receive in ("auto", "copy", "map")),
+                zcloop_side(kind, "copy", CONTROL),
+            ),
             nbytes=256 * MIB,
             mss=mss,
         )
@@ -120,10 +127,16 @@ def _lowat() -> list[Cell]:
     """256 KiB wanted at a time, 16 KiB written at a time: as fast as the sender can, where the
     receiver may never be without bytes; and at 4 Gbit/s, where it waits for them."""
     wanted = 256 * KIB
-    loops = {"zcloop": "zcloop:new_event_loop", "uvloop": "uvloop:new_event_loop", "C": ""}
+    receivers = {
+        "zcloop": ("zcloop:new_event_loop", "reused"),
+        "zcloop aligned": ("zcloop:new_event_loop", "reused-aligned"),
+        "uvloop": ("uvloop:new_event_loop", "reused"),
+        "uvloop aligned": ("uvloop:new_event_loop", "reused-aligned"),
+        "C": ("", "reused"),  # aligned, too
+    }
     sides = [
-        Side(f"{name} lowat {'256k' if lowat else '1'}", loop, "reused", lowat=lowat)
-        for name, loop in loops.items()
+        Side(f"{name} lowat {'256k' if lowat else '1'}", loop, kind, lowat=lowat)
+        for name, (loop, kind) in receivers.items()
         for lowat in (0, wanted)
     ]
     fast = Cell("lowat/256k/16k", "plain", wanted, tuple(sides), write=16 * KIB)

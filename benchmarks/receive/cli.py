@@ -6,7 +6,7 @@ import argparse
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from ..terminal import Console
 from . import report, store
 from .cells import TABLES, Cell, Side, all_cells, quick_cells, select
 from .figures import Verdict, verdicts
-from .run import Result, run
+from .run import Result, rounds_of, run, wanted_rounds
 from .sample import Setting
 
 
@@ -53,6 +53,15 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
         help="a CPU for the receiver and one for the sender (default where there are two)",
     )
     parser.add_argument("--json", type=Path, metavar="OUT", help="raw data also to this file")
+    parser.add_argument(
+        "--resume",
+        type=Path,
+        metavar="FILE",
+        help="add to an earlier run's raw data the cells and rounds that it lacks, and print all",
+    )
+    parser.add_argument(
+        "--seconds", type=float, metavar="N", help="begin no cell after so long; see --resume"
+    )
     parser.add_argument("--targets", action="store_true", help="every target, the grid's too")
     parser.add_argument("--strict", action="store_true", help="status 1 unless all are met")
     return parser.parse_args(arguments)
@@ -115,29 +124,50 @@ def _measure(
         "cpus_used": setting.cpus,
         "hash": setting.hash,
     }
-    report.print_head(console, stamp)
-    started = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    outputs = [folder.RESULTS / f"receive-{started}.json"]
+    began, started = time.monotonic(), time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    outputs = [options.resume or folder.RESULTS / f"receive-{started}.json"]
     outputs += [options.json] if options.json else []
-    results: list[Result] = []
+    results: dict[str, Result] = {}
+    if options.resume and options.resume.exists():
+        results = {result.cell.id: result for result in store.load(options.resume)[1]}
+    report.print_head(console, stamp)
 
     def progress(cell: Cell, number: int, side: Side) -> None:
         if console.is_terminal:
             common.print_passing(console, f"{cell.id}  {number + 1}/{rounds}  {side.name}")
 
     def finished(result: Result) -> None:
-        results.append(result)
+        results[result.cell.id] = result
         for path in outputs:
-            store.save(path, stamp, results)
+            store.save(path, stamp, list(results.values()))
+
+    def enough() -> bool:
+        return options.seconds is not None and time.monotonic() - began > options.seconds
 
     for name in TABLES:
-        run([cell for cell in cells if cell.table == name], rounds, setting, progress, finished)
+        due = [
+            cell
+            for cell in cells
+            if cell.table == name
+            and (cell.id not in results or _lacks(results[cell.id], cell, rounds))
+        ]
+        run(due, rounds, setting, progress, finished, results, enough)
         if console.is_terminal:
             common.print_passing(console)
-        _print_table(console, name, results)
+        _print_table(console, name, in_order(results))
     for path in outputs:
         console.print(f"raw data: {path}", highlight=False, soft_wrap=True)
-    return results
+    return in_order(results)
+
+
+def _lacks(result: Result, cell: Cell, rounds: int) -> bool:
+    return rounds_of(result) < wanted_rounds(cell, rounds)
+
+
+def in_order(results: Mapping[str, Result]) -> list[Result]:
+    """As --list has them, and behind those any that it no longer has."""
+    known = [cell.id for cell in all_cells() if cell.id in results]
+    return [results[one] for one in dict.fromkeys([*known, *results])]
 
 
 def _conclude(

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..cases import GIB
 from ..measure import Figure, figure
-from .cells import SIZES, Cell
+from .cells import CONTROL, SIZES, Cell
 from .run import Result, Samples
 
 Metric = Callable[[dict[str, Any]], float]
@@ -33,6 +33,12 @@ def share(sample: dict[str, Any]) -> float:
 def switches(sample: dict[str, Any]) -> float:
     """Voluntary context switches (waits) per GiB."""
     return float(sample["voluntary"] / sample["measured_bytes"] * GIB)
+
+
+def calls(sample: dict[str, Any]) -> float:
+    """Receive calls (recv and mapping) per MB, the warm-up's among them."""
+    counters = sample.get("counters", sample)  # the C program's stand in the record itself
+    return float((counters["recv_calls"] + counters["map_calls"]) / sample["bytes"] * 1e6)
 
 
 def absolute(samples: Samples, metric: Metric) -> Figure | None:
@@ -111,6 +117,8 @@ class Choice:
     slower: float
     mapped: float
     better: str  # by CPU
+    noise: tuple[float, float] | None
+    """CPU of "copy" in a second sample to that in the first: between the quartiles."""
 
     @property
     def worst(self) -> float:
@@ -128,7 +136,11 @@ def choice(result: Result) -> Choice | None:
     if len(known_cpus) < 2 or len(known_times) < 2 or mapped is None:
         return None
     better = max(known_cpus, key=lambda side: known_cpus[side])
-    return Choice(result.cell, known_cpus[better], max(known_times), mapped.median, better)
+    control = between(result, CONTROL, "copy", cpu)
+    noise = (control.low, control.high) if control else None
+    return Choice(
+        result.cell, known_cpus[better], max(known_times), mapped.median, better, noise
+    )
 
 
 def _auto(result: Result) -> list[Verdict]:
@@ -140,12 +152,13 @@ def _auto(result: Result) -> list[Verdict]:
 
 
 def _lowat(result: Result) -> list[Verdict]:
-    def one(metric: Metric) -> Figure | None:
-        return between(result, "zcloop lowat 256k", "zcloop lowat 1", metric)
+    def one(side: str, metric: Metric) -> Figure | None:
+        return between(result, f"{side} lowat 256k", f"{side} lowat 1", metric)
 
     return [
-        _judged(f"{result.cell.id}: context switches to lowat 1", one(switches), 0.4),
-        _judged(f"{result.cell.id}: CPU to lowat 1", one(cpu), 0.6),
+        _judged(f"{result.cell.id}: {what}, {side}, to lowat 1", one(side, metric), bound)
+        for side in ("zcloop", "zcloop aligned")
+        for what, metric, bound in (("context switches", switches, 0.4), ("CPU", cpu, 0.6))
     ]
 
 

@@ -2,12 +2,13 @@
 
 It does what native/reference/receive.c does, and prints the same record: a line with the port when
 it listens, then, when the stream has ended, what it cost. Every byte goes through the hash of the
-C program, called through cffi.
+C program.
 
 ===================  ============================================================================
 kind                 how
 ===================  ============================================================================
 ``reused``           `BufferedProtocol`, one bytearray again and again; pieces hashed as they come
+``reused-aligned``   the same, of anonymous memory, which begins on a page (see `_shifted`)
 ``fresh``            `BufferedProtocol`, a fresh bytearray for each message; kept
 ``fresh-shifted``    the same, each buffer used from the first cache line on (see `_shifted`); kept
 ``streams``          `StreamReader.readexactly`, let go at once
@@ -30,6 +31,7 @@ import argparse
 import asyncio
 import dataclasses
 import json
+import mmap
 import resource
 import signal
 import socket
@@ -37,22 +39,26 @@ import struct
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
 from typing import Any, cast
-
-import cffi
 
 from ..servers.main import loop_factory
 
+_NEVER = 2**64 - 1
 KEPT_BLOCK = 1 << 20
 """Bytes of the blocks that ``pages-keep`` keeps unmapped bytes in, as the C program's."""
 LIFE_SECONDS = 300
 """A receiver whose parent was killed ends by itself."""
 
-HASH_INTERFACE = """
-void *zcref_hash_new(void);
-void zcref_hash_update(void *hash, const void *data, size_t n);
-uint64_t zcref_hash_value(const void *hash);
-"""
+def load_hash(path: str) -> Any:
+    """The module zcref_hash from where `benchmarks.build.reference_hash` has put it."""
+    loader = ExtensionFileLoader("zcref_hash", path)
+    spec = spec_from_file_location("zcref_hash", path, loader=loader)
+    assert spec is not None
+    module = module_from_spec(spec)
+    loader.exec_module(module)
+    return module
 
 
 class Moment:
@@ -75,22 +81,15 @@ class Account:
         self.closed = asyncio.get_running_loop().create_future()
         self.record: dict[str, Any] = {"error": "the stream did not come to its end"}
         self.transport: asyncio.Transport
-        self.received = 0
-        self.mapped = 0
         self.answered = 0
         self.start: Moment | None = None
         self.started_at = 0
         self.kept: list[Any] = []
         self.message = options.header + options.size
-        self.ffi = cffi.FFI()
-        self.hash = None
-        if options.hash:
-            self.ffi.cdef(HASH_INTERFACE)
-            lib: Any = self.ffi.dlopen(options.hash)
-            self.hash = lib.zcref_hash_new()
-            self.update = lib.zcref_hash_update
-            self.value = lib.zcref_hash_value
-            self.from_buffer = self.ffi.from_buffer
+        taker: Any = load_hash(options.library).Taker
+        self.taker = taker(options.hash, options.warmup, self._reached)
+        self.take: Callable[[Any], object] = self.taker.take
+        """Takes the next of the stream."""
 
     def connected(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -101,20 +100,19 @@ class Account:
                 sock = transport.get_extra_info("socket")
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, lowat)
 
-    def take(self, data: bytes | bytearray | memoryview) -> None:
-        """`data` is the next of the stream."""
-        nbytes = len(data)
-        if self.hash is not None:
-            self.update(self.hash, self.from_buffer(data), nbytes)
-        self.received += nbytes
-        if self.start is None and self.received >= self.options.warmup:
-            self.started_at = self.received
+    def _reached(self) -> int:
+        """So many bytes have come that the clock begins, or that answers are due."""
+        received: int = self.taker.received()
+        if self.start is None:
+            self.started_at = received
             self.start = Moment()
-        if self.options.answer:
-            due = self.received // self.message - self.answered
-            if due:
-                self.answered += due
-                self.transport.write(bytes(self.options.answer * due))
+        if not self.options.answer:
+            return _NEVER
+        due = received // self.message - self.answered
+        if due:
+            self.answered += due
+            self.transport.write(bytes(self.options.answer * due))
+        return (self.answered + 1) * self.message
 
     def finish(self) -> None:
         """The stream has ended and everything was taken."""
@@ -134,25 +132,24 @@ class Account:
         released = Moment()
         start, end = self.start, self.end
         assert start is not None
-        value = self.value(self.hash) if self.hash is not None else 0
-        self.transport.write(struct.pack("<QQ", self.received, value))
+        value, received = self.taker.value(), self.taker.received()
+        self.transport.write(struct.pack("<QQ", received, value))
         self.transport.close()
-        nbytes = self.received - self.started_at
+        nbytes = received - self.started_at
         cpu = (end.cpu - start.cpu) * 1e6
-        mapped = self.counters.get("bytes_mapped", self.mapped)
+        mapped = self.counters.get("bytes_mapped", 0)
         self.record = {
             "role": "receiver",
             "kind": self.options.kind,
             "size": self.options.size,
-            "bytes": self.received,
+            "bytes": received,
             "measured_bytes": nbytes,
             "seconds": end.wall - start.wall,
             "cpu_us": cpu,
             "cpu_us_per_mb": cpu / nbytes * 1e6,
             "release_us": (released.cpu - end.cpu) * 1e6,
             "mapped": mapped,
-            "mapped_share": mapped / self.received,
-            "viewed": self.mapped,
+            "mapped_share": mapped / received,
             "voluntary": end.voluntary - start.voluntary,
             "involuntary": end.involuntary - start.involuntary,
             "faults": end.faults - start.faults,
@@ -228,33 +225,38 @@ class Fresh(_Base, asyncio.BufferedProtocol):
         self.take(self.view[: self.filled])
 
 
-class _Pages(_Base):
-    """Both halves of a `PagesProtocol`: views, and what comes by the buffer."""
-
-    def __init__(self, account: Account, keep: bool) -> None:
-        super().__init__(account)
-        self.keep = keep
-        self.filled = 0
-        self.view = memoryview(bytearray(KEPT_BLOCK if keep else self.size))
+class _Pages(Reused):
+    """Both halves of a `PagesProtocol`: views, let go at once, and what comes by the buffer."""
 
     def pages_received(self, view: memoryview) -> None:
-        self.account.mapped += len(view)
         self.take(view)
-        if self.keep:
-            self.kept.append(view)
+
+
+class _PagesKeep(_Base):
+    """The same, everything kept."""
+
+    def __init__(self, account: Account) -> None:
+        super().__init__(account)
+        self.begin()
+
+    def begin(self) -> None:
+        self.view = memoryview(bytearray(KEPT_BLOCK))
+        self.filled = 0
+
+    def pages_received(self, view: memoryview) -> None:
+        self.take(view)
+        self.kept.append(view)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self.view[self.filled :] if self.keep else self.view
+        return self.view[self.filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
         start = self.filled
-        self.take(self.view[start : start + nbytes])
-        if self.keep:
-            self.filled += nbytes
-            if self.filled == len(self.view):
-                self.kept.append(self.view)
-                self.view = memoryview(bytearray(KEPT_BLOCK))
-                self.filled = 0
+        self.filled += nbytes
+        self.take(self.view[start : self.filled])
+        if self.filled == KEPT_BLOCK:
+            self.kept.append(self.view)
+            self.begin()
 
 
 def _shifted(nbytes: int) -> memoryview:
@@ -272,15 +274,20 @@ def _make(account: Account) -> asyncio.BaseProtocol:
     kind, size = account.options.kind, account.options.size
     if kind == "reused":
         return Reused(account, memoryview(bytearray(size)))
+    if kind == "reused-aligned":
+        return Reused(account, memoryview(mmap.mmap(-1, size)))
     if kind == "fresh":
         return Fresh(account, bytearray)
     if kind == "fresh-shifted":
         return Fresh(account, _shifted)
     import zcloop
-    if kind in ("pages", "pages-keep"):
-        base: Any = zcloop.PagesProtocol
-        protocol = type("Pages", (_Pages, base), {})
-        return cast(asyncio.BaseProtocol, protocol(account, kind == "pages-keep"))
+    base: Any = zcloop.PagesProtocol
+    if kind == "pages":
+        protocol: Any = type("Pages", (_Pages, base), {})
+        return cast(asyncio.BaseProtocol, protocol(account, memoryview(bytearray(size))))
+    if kind == "pages-keep":
+        protocol = type("PagesKeep", (_PagesKeep, base), {})
+        return cast(asyncio.BaseProtocol, protocol(account))
     page_buffer: Any = zcloop.PageBuffer
     if kind == "pagebuffer":
         return Reused(account, memoryview(page_buffer(size)))
@@ -313,7 +320,7 @@ async def _read(account: Account, reader: Any, writer: asyncio.StreamWriter) -> 
 
 
 PROTOCOLS = (
-    *("reused", "fresh", "fresh-shifted", "pages", "pages-keep"),
+    *("reused", "reused-aligned", "fresh", "fresh-shifted", "pages", "pages-keep"),
     *("pagebuffer", "pagebuffer-keep", "pagebuffer-exact"),
 )
 STREAMS = ("streams", "streams-keep", "readview", "readview-keep")
@@ -350,7 +357,8 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--loop", required=True, help="module:factory")
     parser.add_argument("--kind", required=True, choices=sorted(PROTOCOLS + STREAMS))
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--hash", default="", help="the C program's shared library")
+    parser.add_argument("--library", required=True, help="the module zcref_hash")
+    parser.add_argument("--hash", action="store_true", help="hash every byte")
     for name in ("size", "header", "answer", "warmup", "mss", "lowat"):
         parser.add_argument(f"--{name}", type=int, default=0)
     options = parser.parse_args(arguments)

@@ -15,7 +15,10 @@ from .run import Result
 TITLES = {
     "mapping": "mapping: PagesProtocol with receive=map beside C, views let go at once",
     "keep": "keep: every byte kept to the end, 1 MiB messages",
-    "auto": "auto: receive=auto, CPU and time to the better of copy and map (share mapped)",
+    "auto": (
+        "auto: receive=auto, CPU and time to the better of copy and map (share mapped), "
+        "and the noise: CPU of copy in a second sample to the first"
+    ),
     "lowat": "lowat: 256 KiB wanted, 16 KiB written at a time",
     "rpc": "rpc: 64-byte header and 32 KiB, answered with 64 bytes; system calls a message",
 }
@@ -46,6 +49,7 @@ def _mapping(results: Sequence[Result]) -> Table:
     table = _table(
         *("cell", "share C", "share zcloop", "CPU C", "CPU zcloop µs/MB"),
         *("CPU ×C", "Gbit/s C", "zcloop", "rate ×C"),
+        *("sleeps/GiB C", "zcloop", "calls/MB C", "zcloop"),
     )
     for result in results:
         sides = ("C", "zcloop")
@@ -56,6 +60,8 @@ def _mapping(results: Sequence[Result]) -> Table:
             _plain(between(result, "zcloop", "C", cpu)),
             *(_plain(of(result, side, rate), ".1f") for side in sides),
             _plain(between(result, "zcloop", "C", rate)),
+            *(_plain(of(result, side, switches), ".0f") for side in sides),
+            *(_plain(of(result, side, figures.calls), ".1f") for side in sides),
         )
     return table
 
@@ -84,6 +90,8 @@ def _grid_cell(found: Choice | None) -> str:
     if found is None:
         return "-"
     text = f"{found.dearer:.2f} {found.slower:.2f} ({found.mapped:.0f} %)"
+    if found.noise is not None:
+        text += " {:.2f}..{:.2f}".format(*found.noise)
     return f"[red]{text}[/red]" if found.worst > 1.05 else text
 
 

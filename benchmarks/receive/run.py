@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -30,15 +30,25 @@ def _route(mtu: int) -> AbstractContextManager[Route]:
     return veth(mtu) if mtu else nullcontext(LOOPBACK)
 
 
+def wanted_rounds(cell: Cell, rounds: int) -> int:
+    """Calls are counted, not timed: once is enough."""
+    return 1 if cell.strace else rounds
+
+
+def rounds_of(result: Result) -> int:
+    """How many it has samples of; each round is one of every side."""
+    return min((len(samples) for samples in result.samples.values()), default=0)
+
+
 def _run_cell(
-    cell: Cell, rounds: int, setting: Setting, route: Route, progress: Progress
+    result: Result, rounds: int, setting: Setting, route: Route, progress: Progress
 ) -> Result:
-    """Each round begins with another side."""
+    """Adds the rounds that are missing; each begins with another side."""
+    cell = result.cell
     if cell.strace and shutil.which("strace") is None:
         return Result(cell, missing="it needs strace (apt install strace)")
-    result = Result(cell, {side.name: [] for side in cell.sides})
-    # Calls are counted, not timed: once is enough.
-    for number in range(1 if cell.strace else rounds):
+    result.samples = {side.name: result.samples.get(side.name, []) for side in cell.sides}
+    for number in range(rounds_of(result), wanted_rounds(cell, rounds)):
         start = number % len(cell.sides)
         for side in (*cell.sides[start:], *cell.sides[:start]):
             progress(cell, number, side)
@@ -53,14 +63,23 @@ def run(
     setting: Setting,
     progress: Progress,
     finished: Callable[[Result], None],
+    earlier: Mapping[str, Result] | None = None,
+    enough: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Cells with the same route are neighbours and share it."""
+    """Cells with the same route are neighbours and share it.
+
+    `earlier` holds what an earlier run has of some of them, by id: it gets the rounds that it
+    lacks. No cell is begun when `enough` says so.
+    """
     for mtu, group in groupby(cells, key=lambda cell: cell.mtu):
         neighbours = list(group)
         try:
             with _route(mtu) as route:
                 for cell in neighbours:
-                    finished(_run_cell(cell, rounds, setting, route, progress))
+                    if enough():
+                        return
+                    start = (earlier or {}).get(cell.id) or Result(cell)
+                    finished(_run_cell(start, rounds, setting, route, progress))
         except NamespaceError as error:
             for cell in neighbours:
                 finished(Result(cell, missing=str(error)))

@@ -61,7 +61,7 @@ def receiver_command(cell: Cell, side: Side, host: str, hashed: bool, nbytes: in
     words += ["--host", host]
     if side.loop:
         boot = [sys.executable, "-P", "-c", _BOOT, str(ROOT)]
-        words += ["--hash", str(build.reference_hash())] if hashed else []
+        words += ["--library", str(build.reference_hash()), *(["--hash"] if hashed else [])]
         return [*boot, "--loop", side.loop, "--kind", side.kind, *words]
     words += ["--bytes", str(nbytes)] if hashed else ["--bytes", str(nbytes), "--no-hash"]
     return [str(build.reference()), "receive", side.kind, *words]
