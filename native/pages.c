@@ -412,6 +412,42 @@ void zc_slice_trim(zc_slice *slice, uint32_t pages) {
     zc_pages_unlock();
 }
 
+zc_slice *zc_slice_split(zc_slice *slice, uint32_t pages) {
+    if (pages == slice->pages) {
+        return NULL;
+    }
+    ZC_ASSERT(pages > 0 && pages < slice->pages);
+    zc_pages_lock();
+    arena *a = slice->arena;
+    uint32_t page = page_of(slice), rest = slice->pages - pages;
+    set_range(a, page, pages, IN_USE);
+    set_range(a, page + pages, rest, IN_USE);
+    zc_slice *second = &a->pages[page + pages];
+    second->arena = a;
+    atomic_store(&second->references, 1);
+    a->slices++;
+    zc_pages_unlock();
+    return second;
+}
+
+void zc_slice_return(zc_slice *slice) {
+    ZC_ASSERT(!zc_slice_is_shared(slice));
+    zc_pages_lock();
+    arena *a = slice->arena;
+    bool own = !a->inherited;
+    if (own) {
+        ZC_ASSERT(slice->state == IN_USE);
+        atomic_store(&slice->references, 0);
+        a->used_pages -= slice->pages;
+        a->slices--;
+        put(a, page_of(slice), slice->pages, FREE);
+    }
+    zc_pages_unlock();
+    if (!own) {
+        zc_slice_release(slice); /* the process has forked meanwhile */
+    }
+}
+
 void zc_slice_hold(zc_slice *slice) {
     uint32_t before = atomic_fetch_add_explicit(&slice->references, 1, memory_order_relaxed);
     ZC_ASSERT(before > 0 && before < UINT32_MAX);

@@ -28,6 +28,10 @@ void zc_slice_hold(zc_slice *slice);
 bool zc_slice_is_shared(const zc_slice *slice);
 /* Give all but the first pages back, into which nothing may have been mapped.  The only reference's. */
 void zc_slice_trim(zc_slice *slice, uint32_t pages);
+/* The same, but the rest stays leased, as a slice of its own; NULL where there is none. */
+zc_slice *zc_slice_split(zc_slice *slice, uint32_t pages);
+/* Give a slice back into which nothing was mapped.  The only reference's. */
+void zc_slice_return(zc_slice *slice);
 /* The last one: what is mapped will be let go of, and the pages leased again. */
 void zc_slice_release(zc_slice *slice);
 

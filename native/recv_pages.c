@@ -48,10 +48,37 @@ static int take_rest(zc_engine *engine, uint32_t slot, zc_page_run *run) {
     return count > 0;
 }
 
+/* What the last run left over, or a new slice.  Where runs alternate with stragglers the next one
+ * is a segment at most, so what is left serves until it is shorter than that. */
+static zc_slice *lease_run(zc_conn *conn, zc_page_run *run, size_t *length, size_t *asked) {
+    zc_slice *spare = run->spare;
+    run->spare = NULL;
+    if (spare != NULL) {
+        size_t room = zc_slice_bytes(spare);
+        if (room < *length && room >= ZC_KNOWN_MIN && conn->map.alternates) {
+            *length = *asked = room;
+        }
+        if (room >= *length) {
+            return spare;
+        }
+        zc_slice_return(spare);
+    }
+    return lease(conn, length);
+}
+
+void zc_end_pages(zc_page_run *run) {
+    if (run->spare != NULL) {
+        zc_slice_return(run->spare);
+        run->spare = NULL;
+    }
+}
+
 int zc_recv_pages(zc_engine *engine, uint32_t slot, zc_page_run *run) {
     zc_conn *conn = zc_conn_live(engine, slot);
     run->slice = NULL;
-    if (run->more && conn->map.left == 0) {
+    if (!run->more) {
+        run->waiting = 0;
+    } else if (conn->map.left == 0) {
         return 0;
     }
     if (conn->map.skip > 0 && conn->map.skip <= ZC_COPYBUF_MAX && conn->map.backoff == 0) {
@@ -65,7 +92,7 @@ int zc_recv_pages(zc_engine *engine, uint32_t slot, zc_page_run *run) {
         behind = ZC_COPYBUF_MAX;
     }
     size_t asked = length;
-    if (length == 0 || (run->slice = lease(conn, &length)) == NULL) {
+    if (length == 0 || (run->slice = lease_run(conn, run, &length, &asked)) == NULL) {
         return 0;
     }
     zc_map_request ask = {
@@ -84,10 +111,10 @@ int zc_recv_pages(zc_engine *engine, uint32_t slot, zc_page_run *run) {
     run->copied = got.copied;
     take_off(run, got.mapped + got.copied);
     if (got.mapped == 0) {
-        zc_slice_release(run->slice);
+        run->spare = run->slice;
         run->slice = NULL;
     } else {
-        zc_slice_trim(run->slice, (uint32_t)(got.mapped / ZC_PAGE));
+        run->spare = zc_slice_split(run->slice, (uint32_t)(got.mapped / ZC_PAGE));
     }
     if (some && conn->ready && !conn->paused) {
         zc_again_push(engine, slot);

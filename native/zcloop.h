@@ -176,11 +176,13 @@ typedef struct {
     size_t mapped, copied;
     char *copybuf; /* in: room for ZC_COPYBUF_MAX bytes */
     int more;      /* in: 1 = another run came just now, of the same wake-up */
-    size_t waiting; /* in and out, 0 at first: bytes that wait for sure */
+    size_t waiting; /* in and out, for `more`: bytes that wait for sure */
+    zc_slice *spare; /* in and out, NULL at first: leased and empty; zc_end_pages gives it back */
 } zc_page_run;
 /* After it was handed on: whether the receiver keeps the run's pages. */
 void zc_map_note_kept(zc_engine *engine, uint32_t slot, size_t bytes, int kept);
 int zc_recv_pages(zc_engine *engine, uint32_t slot, zc_page_run *run);
+void zc_end_pages(zc_page_run *run); /* after the last of a row of runs */
 enum { ZC_COPYBUF_MAX = 4095, ZC_MAP_STEP = 1048576 };
 int64_t zc_recv_memory(zc_engine *engine, uint32_t slot, zc_memory *memory, size_t at, size_t len);
 

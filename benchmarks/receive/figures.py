@@ -119,10 +119,43 @@ class Choice:
     better: str  # by CPU
     noise: tuple[float, float] | None
     """CPU of "copy" in a second sample to that in the first: between the quartiles."""
+    counted: float | None
+    """The cost by counts, see `_by_counts`."""
 
     @property
     def worst(self) -> float:
         return max(self.dearer, self.slower)
+
+
+_ATTEMPT_BYTES = 64 * 1024
+"""How much an attempt that maps nothing walks through, at most."""
+
+
+def _attempted(sample: dict[str, Any]) -> float:
+    """The share of a stream that went by the mapping call, whatever came of it."""
+    counters = sample["counters"]
+    by_call = counters["bytes_mapped"] + counters["bytes_copybuf"]
+    in_vain = counters["map_unmappable"] * _ATTEMPT_BYTES
+    return float(min(1.0, (by_call + in_vain) / sample["bytes"]))
+
+
+def _by_counts(result: Result) -> float | None:
+    """What "auto" costs, to the better, if each byte cost what it does where all go its way.
+
+    "auto" has no path of its own: each byte goes the way of "copy" or that of "map". How many went
+    which way is counted exactly, so this hangs on what is dearer where, but not on the noise of the
+    samples of "auto".
+    """
+    copied, mapped = of(result, "copy", cpu), of(result, "map", cpu)
+    tried = {
+        side: absolute([s for s in result.samples.get(side, []) if "counters" in s], _attempted)
+        for side in ("auto", "map")
+    }
+    if not (copied and mapped and tried["auto"] and tried["map"]):
+        return None
+    way = tried["auto"].median / tried["map"].median if tried["map"].median else 0.0
+    mixed = way * mapped.median + (1 - way) * copied.median
+    return mixed / min(copied.median, mapped.median)
 
 
 def choice(result: Result) -> Choice | None:
@@ -139,7 +172,8 @@ def choice(result: Result) -> Choice | None:
     control = between(result, CONTROL, "copy", cpu)
     noise = (control.low, control.high) if control else None
     return Choice(
-        result.cell, known_cpus[better], max(known_times), mapped.median, better, noise
+        *(result.cell, known_cpus[better], max(known_times), mapped.median, better, noise),
+        _by_counts(result),
     )
 
 

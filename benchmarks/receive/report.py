@@ -17,7 +17,7 @@ TITLES = {
     "keep": "keep: every byte kept to the end, 1 MiB messages",
     "auto": (
         "auto: receive=auto, CPU and time to the better of copy and map (share mapped), "
-        "and the noise: CPU of copy in a second sample to the first"
+        "noise: CPU of copy in a second sample to the first; last, CPU by counts"
     ),
     "lowat": "lowat: 256 KiB wanted, 16 KiB written at a time",
     "rpc": "rpc: 64-byte header and 32 KiB, answered with 64 bytes; system calls a message",
@@ -92,6 +92,8 @@ def _grid_cell(found: Choice | None) -> str:
     text = f"{found.dearer:.2f} {found.slower:.2f} ({found.mapped:.0f} %)"
     if found.noise is not None:
         text += " {:.2f}..{:.2f}".format(*found.noise)
+    if found.counted is not None:
+        text += f" {found.counted:.2f}"
     return f"[red]{text}[/red]" if found.worst > 1.05 else text
 
 

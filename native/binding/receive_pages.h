@@ -158,6 +158,7 @@ static int zcpy_map(zc_engine *engine, uint32_t slot, PyObject *reader, const zc
             break;
         }
     }
+    zc_end_pages(&run);
     if (waiting > 0 && *stage < 0) {
         *stage = zcpy_straggler(slot, reader, tables, stragglers, waiting, rest);
     } else if (waiting > 0) {

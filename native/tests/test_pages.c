@@ -194,6 +194,31 @@ static void what_a_slice_did_not_use_is_free_at_once(void) {
     expect_all_free();
 }
 
+static void a_slice_is_split_and_its_empty_part_given_back(void) {
+    pair connection = mappable_pair();
+    fill_pattern(source, CHUNK * page, 5);
+    zc_slice *slice = lease(PAGES);
+    char *base = zc_slice_base(slice);
+    map_bytes(connection, source, base, CHUNK * page);
+    CHECK(zc_slice_split(slice, PAGES) == NULL);
+    zc_slice *rest = zc_slice_split(slice, CHUNK);
+    CHECK(zc_slice_base(rest) == base + CHUNK * page);
+    CHECK_EQ(zc_slice_bytes(rest), (PAGES - CHUNK) * page);
+    CHECK_EQ(zc_slice_bytes(slice), CHUNK * page);
+    CHECK_EQ(stats().leased_bytes, PAGES * page);
+    CHECK_EQ(stats().slices, 2);
+    expect_no_lease(1, ENOBUFS);
+    uint64_t zaps = stats().zaps;
+    zc_slice_return(rest);
+    CHECK_EQ(stats().waiting_bytes, 0);
+    rest = lease(PAGES - CHUNK);
+    CHECK_EQ(stats().zaps, zaps);
+    zc_slice_release(slice);
+    zc_slice_release(rest);
+    close_pair(connection);
+    expect_all_free();
+}
+
 /* -- any order, any sizes; threads --------------------------------------------------------- */
 
 static _Atomic unsigned char owner[PAGES]; /* which thread holds a page: none, or one */
@@ -376,6 +401,8 @@ int main(void) {
         {"pages stay until the last reference", pages_stay_until_the_last_reference},
         {"what is leased never shows old bytes", what_is_leased_never_shows_old_bytes},
         {"what a slice didn't use is free at once", what_a_slice_did_not_use_is_free_at_once},
+        {"a slice is split, and its empty part given back",
+         a_slice_is_split_and_its_empty_part_given_back},
         {"threads never hold the same page", threads_never_hold_the_same_page},
         {"a child keeps what is held, and leases from its own arena",
          a_child_keeps_what_is_held_and_leases_from_its_own_arena},

@@ -82,6 +82,7 @@ static void whole_pages_are_mapped(void) {
     CHECK(memcmp(run.start, sent, SIZE) == 0);
     CHECK_EQ(zc_slice_bytes(run.slice), SIZE);
     zc_slice_release(run.slice);
+    zc_end_pages(&run);
     CHECK_EQ(counters(engine, slot)->bytes_mapped, SIZE);
     CHECK_EQ(counters(engine, slot)->bytes_received, SIZE);
     CHECK_EQ(counters(engine, slot)->recv_calls, 0);
@@ -113,6 +114,7 @@ static void a_header_and_a_tail_are_copied_by_the_call(void) {
     CHECK_EQ(run.copied, 100);
     CHECK(memcmp(run.copybuf, sent + 8 * PAGE, 100) == 0);
     zc_slice_release(run.slice);
+    zc_end_pages(&run);
     CHECK_EQ(counters(engine, slot)->map_calls, 2);
     CHECK_EQ(counters(engine, slot)->bytes_copybuf, HEADER + 100);
     expect_quiet(engine);
@@ -153,6 +155,7 @@ static void an_unmappable_stream_is_given_a_rest(void) {
             expect_record(engine, slot, ZC_READABLE);
             if (zc_recv_pages(engine, slot, &run)) {
                 CHECK(run.slice == NULL);
+                zc_end_pages(&run);
                 CHECK(memcmp(run.copybuf, sent + done, run.copied) == 0);
                 done += run.copied;
             } else {
@@ -202,6 +205,7 @@ static void a_known_route_begins_with_a_rest(void) {
     CHECK_EQ(run.mapped, SIZE);
     CHECK_EQ(zc_conn_map_level(engine, slot), 0);
     zc_slice_release(run.slice);
+    zc_end_pages(&run);
     free_engine(engine);
     close_pair(c);
 }
@@ -230,6 +234,7 @@ static void a_reset_comes_after_the_data_and_stays(void) {
             mapped += run.mapped;
             CHECK_EQ(run.copied, 0);
             zc_slice_release(run.slice);
+            zc_end_pages(&run);
         } else {
             int64_t n = zc_recv(engine, slot, got, sizeof got);
             CHECK_EQ(n, -ECONNRESET);
@@ -263,6 +268,7 @@ static void the_end_comes_after_a_tail_and_its_phantom_byte(void) {
             if (run.slice != NULL) {
                 zc_slice_release(run.slice);
             }
+            zc_end_pages(&run);
         } else {
             int64_t n = zc_recv(engine, slot, got + done, sizeof got - done);
             CHECK(n >= 0);
@@ -299,6 +305,7 @@ static void an_urgent_mark_is_passed(void) {
             if (run.slice != NULL) {
                 zc_slice_release(run.slice);
             }
+            zc_end_pages(&run);
         } else {
             int64_t n = zc_recv(engine, slot, got + done, sizeof got - done);
             CHECK(n > 0 || n == -EAGAIN);
