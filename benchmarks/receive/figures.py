@@ -155,6 +155,9 @@ def _by_counts(result: Result) -> float | None:
         return None
     way = tried["auto"].median / tried["map"].median if tried["map"].median else 0.0
     mixed = way * mapped.median + (1 - way) * copied.median
+    maps = of(result, "map", share)
+    if not (maps and maps.median):
+        return mixed / copied.median  # a smaller figure of "map" is noise
     return mixed / min(copied.median, mapped.median)
 
 

@@ -186,7 +186,8 @@ static int64_t zcpy_receive(zc_engine *engine, uint32_t slot, const zcpy_buffer 
 }
 
 /* One receive into the protocol's buffer.  What isn't bytes turns the record into one for Python. */
-static int zcpy_fill_buffer(zc_engine *engine, zc_event *record, PyObject *reader) {
+static int zcpy_fill_buffer(zc_engine *engine, zc_event *record, PyObject *reader,
+                            int takes_pages) {
     int stage = FAILED_GET_BUFFER;
     zcpy_buffer target;
     PyObject *buffer = zcpy_get_buffer(reader, zc_conn_page_offset(engine, record->slot));
@@ -205,6 +206,9 @@ static int zcpy_fill_buffer(zc_engine *engine, zc_event *record, PyObject *reade
             return stage;
         }
         Py_DECREF(answer);
+    }
+    if (takes_pages) {
+        zc_map_note_buffer(engine, record->slot, target.view.buf);
     }
     int64_t count = zcpy_receive(engine, record->slot, &target);
     zcpy_give_back(&target);
@@ -235,7 +239,7 @@ static int zcpy_read(zc_engine *engine, zc_event *record, const zcpy_tables *tab
     if (PyTuple_Check(reader)) {
         int takes_pages = PyTuple_Size(reader) > READER_PAGES_RECEIVED;
         if (!takes_pages || !zcpy_map(engine, record->slot, reader, tables, &stage, rest)) {
-            stage = zcpy_fill_buffer(engine, record, reader);
+            stage = zcpy_fill_buffer(engine, record, reader, takes_pages);
         }
     } else {
         PyObject *result = PyObject_CallNoArgs(reader);

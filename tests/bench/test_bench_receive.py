@@ -223,6 +223,25 @@ def test_auto_is_compared_with_the_better(auto, copy, map_, dearer, slower, bett
     assert found.worst == max(found.dearer, found.slower)
 
 
+def test_the_cost_of_a_choice_by_counts():
+    """A quarter of the bytes went by mapping, half of "map"'s did: so it half costs as "map"."""
+    def counted(mapped, in_vain=0, cpu_us=100.0):
+        counters = {"bytes_mapped": mapped, "bytes_copybuf": 0, "map_unmappable": in_vain}
+        return made(cpu_us, share=mapped / (1 << 20), bytes=1 << 20, counters=counters)
+    found = figures.choice(result_of(
+        "auto/pages/splice/whole/1m", auto=[counted(1 << 18, cpu_us=999.0)],
+        copy=[counted(0)], map=[counted(1 << 19, cpu_us=300.0)],
+        copy_again=[counted(0, cpu_us=110)],
+    ))
+    assert found.counted == pytest.approx(2.0)
+    assert found.noise == pytest.approx((1.1, 1.1))
+    none = figures.choice(result_of(
+        "auto/pages/plain/whole/1m", auto=[counted(0, in_vain=4)], copy=[counted(0)],
+        map=[counted(0, in_vain=16, cpu_us=50.0)], copy_again=[counted(0)],
+    ))
+    assert none.counted == pytest.approx(0.875)  # "map" maps nothing: less than "copy" is noise
+
+
 def test_a_cell_without_a_side_is_no_choice():
     assert figures.choice(result_of("auto/pages/plain/whole/1m", auto=[made()])) is None
 

@@ -1,6 +1,7 @@
 """Received pages: what is mapped, what is copied, in which order, and for how long it stays."""
 import asyncio
 import gc
+import mmap
 import weakref
 
 import pytest
@@ -19,7 +20,7 @@ from page_link import (
 from support import RecordingBuffered, RecordingProtocol, assert_same, reset, settle
 
 import zcloop
-from zcloop.engine import ffi
+from zcloop.engine import ffi, lib
 
 pytestmark = pytest.mark.loops("zcloop", "zcloop-debug")
 DATA = noise(1024 * 1024)
@@ -107,23 +108,47 @@ def in_auto(transport):
     transport._route()
 
 
-async def test_auto_copies_for_a_receiver_that_keeps_nothing():
-    class Drop(Keep):
-        def pages_received(self, view):
-            self.views += 1
-            self.have += len(view)
+class Drop(Keep):
+    """Keeps nothing; its own buffer begins `offset` bytes into a page."""
 
-        def buffer_updated(self, nbytes):
-            self.have += nbytes
+    def __init__(self, offset):
+        super().__init__()
+        self.buffer = memoryview(mmap.mmap(-1, 17 * PAGE))[offset:]
 
-    async with page_link(Drop) as (transport, protocol, peer):
+    def pages_received(self, view):
+        self.views += 1
+        self.have += len(view)
+
+    def buffer_updated(self, nbytes):
+        self.have += nbytes
+
+
+@pytest.mark.parametrize(("offset", "dear"), [(0, True), (16, False), (32, True)])
+async def test_auto_copies_for_a_receiver_that_keeps_nothing(offset, dear):
+    async with page_link(lambda: Drop(offset)) as (transport, protocol, peer):
         in_auto(transport)
+        lib.zc_engine_set_shifted(transport._engine.c, dear)
         for _ in range(12):
             await send_pages(peer, DATA)
         await protocol.until(12 * len(DATA))
         stats = protocol.stats()
         assert stats.map_not_kept >= 1
         assert stats.bytes_mapped < stats.bytes_received / 2
+
+
+async def test_auto_goes_on_mapping_where_a_copy_into_the_own_buffer_is_dear():
+    async with page_link(lambda: Drop(16)) as (transport, protocol, peer):
+        in_auto(transport)
+        lib.zc_engine_set_shifted(transport._engine.c, True)
+        for _ in range(24):
+            await send_pages(peer, DATA)
+        await protocol.until(24 * len(DATA))
+        stats = protocol.stats()
+        assert stats.map_not_kept <= 1  # before the first copy its buffer isn't known
+        assert stats.bytes_mapped > stats.bytes_received / 2
+
+
+async def test_auto_maps_for_a_receiver_that_keeps():
     async with page_link(Keep) as (transport, protocol, peer):
         in_auto(transport)
         for _ in range(12):
