@@ -26,14 +26,14 @@ enum {
 /* See map_policy.c. */
 typedef struct {
     uint8_t policy;   /* enum zc_map_policy */
-    bool asked;       /* there was a destination for pages */
-    bool proved;      /* the last judgement was that the stream yields pages */
+    bool asked : 1;       /* there was a destination for pages */
+    bool proved : 1;      /* the last judgement was that the stream yields pages */
     uint8_t level;    /* failures in a row: 0 = the stream yields pages, or wasn't tried */
     uint8_t drops;    /* times in a row that the receiver was found to keep nothing */
-    bool shifted;     /* the buffer that was lent last begins 1 to 31 bytes into its page */
-    bool hole;        /* of contiguous memory: bytes without a page came where one could begin */
+    bool shifted : 1;     /* the buffer that was lent last begins 1 to 31 bytes into its page */
+    bool hole : 1;        /* of contiguous memory: bytes without a page came where one could begin */
     uint8_t misses;   /* the same: how often in a row that was so */
-    bool alternates;  /* the last pages ended at bytes that couldn't be mapped, before the queue did */
+    bool alternates : 1;  /* the last pages ended at bytes that couldn't be mapped, before the queue did */
     int left;         /* in the queue after the last mapping call; a FIN counts as one */
     uint32_t skip;    /* bytes that no mapping can bring, before it can go on */
     uint32_t unaligned; /* of contiguous memory: bytes to copy before the next attempt */

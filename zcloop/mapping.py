@@ -40,7 +40,8 @@ class Calibration:
     ``mapped``: its memory is the kernel's; ``fresh``: copied into memory that was
     never touched; ``warm``: copied into memory in the processor's cache; ``shifted``: the
     same, 16 bytes behind a page's beginning, where a large ``bytearray`` begins and some
-    processors copy several times slower.  All None, with ``error`` saying why, where pages couldn't be mapped over loopback.
+    processors copy several times slower.  All None, with ``error`` saying why, where
+    pages couldn't be mapped over loopback.
     """
 
     mapped: int | None = None
@@ -79,7 +80,9 @@ def calibration(arena_bytes: int | None = None) -> Calibration:
         error = lib.zc_calibrate_nogil(out)
     if error:
         return Calibration(error=_named(-error))
-    return Calibration(mapped=out.mapped_ns, fresh=out.fresh_ns, warm=out.warm_ns, shifted=out.shifted_ns)
+    return Calibration(
+        mapped=out.mapped_ns, fresh=out.fresh_ns, warm=out.warm_ns, shifted=out.shifted_ns
+    )
 
 
 def enable(engine: Engine, receive: str, arena_bytes: int | None) -> str:
