@@ -8,17 +8,18 @@ plain socket would show it.  After ``close()`` both directions are shut down: wh
 sent, then FIN, and a peer that sends is reset (tcp_rcv_state_process, RCV_SHUTDOWN); where
 something is unread, the peer is reset at once.  The descriptor is closed once the peer has
 everything; a peer that takes nothing for the linger time is given up by the kernel
-(TCP_USER_TIMEOUT, which bounds the time without progress).  After ``abort()`` the same, as to a
-plain socket it is the same close: nobody waits for immutable bytes.  But where somebody's own
-buffer is in flight (``write_zerocopy``, its future cancelled or not), it is disconnected, and
-closed when the last completion is in, which is as soon as the card has sent what it had been given.
-SO_LINGER with no seconds means a reset there as well, in both cases.
+(TCP_USER_TIMEOUT, which bounds the time without progress).  After ``abort()`` it is disconnected,
+and closed when the last completion is in, which is as soon as the card has sent what it had been
+given.  But where the program hasn't asked for zero copy (``send="auto"``, and no buffer given to
+``write_zerocopy`` in flight, whether its future was cancelled or not), ``abort()`` is like
+``close()``, as it is to a plain socket: nobody waits for immutable bytes.
+SO_LINGER with no seconds means a reset as well, in all cases.
 All of this reaches the socket, and so whoever has another descriptor of it; the close of a plain
 one doesn't.  How many there are, in this process and others, nobody can ask.
 ``connection_lost`` doesn't wait for either: it comes when it does in asyncio, once the
 kernel has all bytes.
 
-Rejected: disconnecting at every ``abort()``, by which a peer lost what asyncio would have
+Rejected: disconnecting at every ``abort()``, by which, unasked, a peer lost what asyncio would have
 delivered; a timer of our own per closing connection, which ends with the loop; shutting down the
 sending half alone, with which a peer that sends before it reads fills a buffer that nobody
 empties, and waits for the linger time.
@@ -60,8 +61,8 @@ class Lingering:
         left = self._release()
         if left:
             lib.zc_zerocopy_take_over(engine.c, slot)
-            lent = abort and zerocopy.flying
-            if lent or lib.zc_zerocopy_finish(engine.c, slot) > 0:
+            wanted_back = abort and (zerocopy.forced or zerocopy.flying)
+            if wanted_back or lib.zc_zerocopy_finish(engine.c, slot) > 0:
                 lib.zc_zerocopy_disconnect(engine.c, slot)
             else:
                 lib.zc_linger(engine.c, slot, milliseconds(linger))

@@ -127,12 +127,13 @@ def _note_copied(address: Any, now: float) -> float:
 class ZeroCopy:
     """What one connection knows of it; made at its first write above the threshold."""
 
-    __slots__ = ("_address", "_completed", "_copied", "_forced", "_off_until", "_state",
-                 "flying", "numbers", "timer", "unreaped", "waiting")  # fmt: skip
+    __slots__ = ("_address", "_completed", "_copied", "_off_until", "_state",
+                 "flying", "forced", "numbers", "timer", "unreaped", "waiting")  # fmt: skip
 
     def __init__(self, address: Any, forced: bool) -> None:
         self._address = address
-        self._forced = forced
+        self.forced = forced
+        """The program has asked for it (``send="zerocopy"``, ``"pages"``)."""
         self._state = _UNTRIED
         route = _routes.get(address)
         self._off_until = 0.0 if route is None else route.retry_at
@@ -154,11 +155,11 @@ class ZeroCopy:
     @property
     def settled(self) -> bool:
         """Whether writes go without a copy until further notice."""
-        return self._forced or self._state == _ON
+        return self.forced or self._state == _ON
 
     def hindrance(self) -> int:
         """0 if the next write may go without a copy, else the ``zc_fallback``."""
-        if self._forced or self._state == _ON:
+        if self.forced or self._state == _ON:
             return 0
         if self._state == _TRIAL:
             return lib.ZC_FALLBACK_TRIAL
@@ -185,7 +186,7 @@ class ZeroCopy:
 
         What a dead connection never sent completes without having been copied, and says nothing.
         """
-        if self._forced:
+        if self.forced:
             return
         news, self._completed = completed - self._completed, completed
         bad, self._copied = copied - self._copied, copied

@@ -1,8 +1,8 @@
 """abort() with large bytes on their way looks to the peer as on asyncio, whatever carries them.
 
 A plain socket's close() leaves to the kernel what it has taken, which is then delivered with a
-FIN, unless something is unread or SO_LINGER says so.  Only who waits for a buffer of his own
-(write_zerocopy) has it back at once, at the price of a reset.
+FIN, unless something is unread or SO_LINGER says so.  Only who has asked for zero copy, by a
+setting or for a buffer of his own (write_zerocopy), has it back at once, at the price of a reset.
 """
 import asyncio
 import contextlib
@@ -24,6 +24,8 @@ LOOPS = {
     "zerocopy": lambda: zcloop.new_event_loop(zcloop.Config(send="zerocopy", **CONFIG)),
     "pages": lambda: zcloop.new_event_loop(zcloop.Config(send="pages", **CONFIG)),
 }
+unasked = pytest.mark.parametrize("loop", ["asyncio", "auto"])
+forced = pytest.mark.parametrize("loop", ["zerocopy", "pages"])
 loops = pytest.mark.parametrize("loop", LOOPS)
 speeds = pytest.mark.parametrize("speed", ["slow", "fast"])     # reads after the end, or before
 
@@ -88,7 +90,7 @@ async def end(transport, protocol, peer, speed, how="abort"):
     return result
 
 
-@loops
+@unasked
 @speeds
 @pytest.mark.parametrize("sndbuf", [2 * SIZE, 100_000])     # the kernel takes all, or a part
 def test_what_the_kernel_has_taken_is_delivered(loop, speed, sndbuf):
@@ -135,13 +137,31 @@ def test_so_linger_of_no_seconds_resets(loop, how):
     run(main(), loop)
 
 
+@forced
+def test_where_it_was_asked_for_everything_comes_back_at_once(loop):
+    async def main():
+        async with connected(2 * SIZE) as (transport, protocol, peer):
+            transport.write(DATA)
+            assert flying(transport) > 0
+            transport.abort()
+            await protocol.called("connection_lost")
+            await poll(lambda: not asyncio.get_running_loop().zcloop_stats().zerocopy_lingering)
+            assert flying(transport) == 0
+            got, error = read_to_end(peer)
+            assert error is not None
+            assert len(got) < SIZE
+            assert_same(got, DATA[:len(got)])
+    run(main(), loop)
+
+
 @pytest.mark.parametrize("cancelled", [False, True])
-@pytest.mark.parametrize("before", ["write", "write_zerocopy"])
-def test_a_buffer_that_is_waited_for_comes_back_at_once(before, cancelled):
+@pytest.mark.parametrize("loop", ["auto", "zerocopy", "pages"])
+def test_a_buffer_that_is_waited_for_comes_back_at_once(loop, cancelled):
     """Also of somebody who has stopped waiting: the memory is still his."""
     async def main():
         async with connected(4 * SIZE) as (transport, protocol, peer):
-            getattr(transport, before)(DATA)
+            if loop != "auto":      # there it would be the one that tries
+                transport.write(DATA)
             buffer = bytearray(DATA)
             future = transport.write_zerocopy(buffer)
             assert transport.get_write_buffer_size() == 0
@@ -156,7 +176,7 @@ def test_a_buffer_that_is_waited_for_comes_back_at_once(before, cancelled):
             got, error = read_to_end(peer)
             assert error is not None
             assert_same(got, DATA[:len(got)])
-    run(main(), "zerocopy")
+    run(main(), loop)
 
 
 def test_a_peer_that_takes_nothing_is_given_up():

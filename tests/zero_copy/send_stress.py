@@ -52,8 +52,12 @@ class Plan:
         return sum(size for _, size in self.steps)
 
 
-def plans(seed, keys, budget, endings):
-    """Sizes are spread evenly over their logarithm; the budget ends the large ones."""
+def plans(seed, keys, budget, endings, send):
+    """Sizes are spread evenly over their logarithm; the budget ends the large ones.
+
+    With "auto" abort() leaves to the kernel what it has, for the linger time if the peer stalls:
+    see test_zerocopy_abort.py.
+    """
     for key in keys:
         rng = random.Random(f"{seed}/{key}")
         ending = rng.choices(list(endings), endings.values())[0]
@@ -65,7 +69,8 @@ def plans(seed, keys, budget, endings):
         if ending in ("linger", "resume"):      # more than buffers hold, so that it must wait
             steps.append(("zerocopy", rng.randint(2 << 20, 3 << 20)))
         total = sum(size for _, size in steps)
-        stalls = ending in ("linger", "resume") or (ending == "abort" and rng.random() < 0.5)
+        stalls = ending in ("linger", "resume") or (
+            ending == "abort" and send != "auto" and rng.random() < 0.5)
         behaviour = STALL if stalls else RESET if ending == "reset" else READ
         small = stalls or rng.random() < 0.3
         limit = rng.randint(0, min(total, 1 << 20) if stalls else total)
@@ -154,7 +159,8 @@ class Run:
     async def main(self):
         """All endings that need not wait for a time."""
         count, budget = self.options.connections, self.options.mib << 20
-        chosen = list(plans(self.options.seed, range(1, count + 1), budget, ENDINGS))
+        chosen = list(plans(self.options.seed, range(1, count + 1), budget, ENDINGS,
+                            self.options.send))
         await asyncio.gather(*(Connection(self, plan).main() for plan in chosen))
         stats = asyncio.get_running_loop().zcloop_stats
         await turn_until(lambda: not stats().zerocopy_outstanding)      # of those long closed
@@ -164,7 +170,8 @@ class Run:
         """Peers that never read on; only what is under way without a copy is given up by itself."""
         if self.options.send in ("zerocopy", "pages"):
             keys = range(1_000_001, 1_000_011)
-            chosen = list(plans(self.options.seed, keys, 8 << 20, {"linger": 1}))
+            chosen = list(plans(self.options.seed, keys, 8 << 20, {"linger": 1},
+                                self.options.send))
             await asyncio.gather(*(Connection(self, plan).main() for plan in chosen))
 
     async def leave_some(self):
