@@ -56,6 +56,11 @@ int zc_conn_add(zc_engine *engine, int fd, int mode, int flags) {
     uint32_t slot = fresh ? engine->used : engine->free_head;
     zc_conn *conn = &engine->conns[slot];
     uint32_t generation = fresh ? 0 : conn->generation;
+    int lowat = 1; /* or the program's own: a socket may have been given to us with it */
+    socklen_t size = sizeof lowat;
+    if (mode != ZC_MODE_LISTEN) {
+        (void)getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &lowat, &size);
+    }
     struct epoll_event event = {
         /* A listener stays level-triggered: what one batch doesn't accept, the next must see. */
         .events = mode == ZC_MODE_LISTEN ? (uint32_t)EPOLLIN
@@ -79,7 +84,7 @@ int zc_conn_add(zc_engine *engine, int fd, int mode, int flags) {
     conn->fd = fd;
     conn->mode = (uint8_t)mode;
     conn->probe_after_short = (flags & ZC_CONN_PROBE_AFTER_SHORT) != 0;
-    conn->lowat = conn->idle_lowat = 1;
+    conn->lowat = conn->idle_lowat = lowat;
     engine->live++;
     return (int)slot;
 }

@@ -13,7 +13,9 @@
  * that the program has locked alone.  Accepted sockets inherit the buffer.
  *
  * Rule: where contiguous memory is about to be mapped into, the mark is set to WINDOW and back.
- * Setting it back raises the edge of what came in between.  It is a bound only: memory is used where
+ * Setting it back raises the edge of what came in between.  A connection that a listener makes in between
+ * inherits the mark, with which it would hardly ever be readable: what such a listener accepts
+ * afterwards is given the listener's own.  It is a bound only: memory is used where
  * the peer sends faster than the program reads.
  *
  * Rejected: TCP_WINDOW_CLAMP at a whole number of segments, since the edge moves with the
@@ -27,10 +29,22 @@
 
 enum { WINDOW = 4 * 1024 * 1024 }; /* four times the largest mark of a fill */
 
-int zc_open_window(int fd, int lowat) {
-    int mark = WINDOW;
-    if (setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark) < 0 ||
-        setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &lowat, sizeof lowat) < 0) {
+int zc_open_window(int fd) {
+    int mark = WINDOW, before;
+    socklen_t size = sizeof before;
+    if (getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &before, &size) < 0 ||
+        setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark) < 0 ||
+        setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &before, sizeof before) < 0) {
+        return -errno;
+    }
+    return 0;
+}
+
+int zc_inherit_lowat(int fd, int listener) {
+    int mark = 1;
+    socklen_t size = sizeof mark;
+    if (getsockopt(listener, SOL_SOCKET, SO_RCVLOWAT, &mark, &size) < 0 ||
+        setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark) < 0) {
         return -errno;
     }
     return 0;
@@ -43,6 +57,6 @@ int zc_conn_open_window(zc_engine *engine, uint32_t slot) {
         return 0;
     }
     conn->map.window_open = true;
-    (void)zc_open_window(conn->fd, conn->lowat);
+    (void)zc_open_window(conn->fd);
     return 1;
 }

@@ -144,9 +144,11 @@ size_t zc_memory_origin(const zc_memory *memory);
 /* What SO_RCVLOWAT is while no fill is under way. */
 int zc_set_idle_lowat(zc_engine *engine, uint32_t slot, int bytes);
 
-/* window.c: have the kernel open a large receive window, now and for good; lowat is what
- * SO_RCVLOWAT is to be afterwards.  Of a listener: for what it accepts.  0 or -errno. */
-int zc_open_window(int fd, int lowat);
+/* window.c: have the kernel open a large receive window, now and for good. Its mark
+ * (SO_RCVLOWAT) is what it was, afterwards.  Of a listener: for what it accepts.  0 or -errno. */
+int zc_open_window(int fd);
+/* The mark of a connection that was accepted after its listener's window had been opened. */
+int zc_inherit_lowat(int fd, int listener);
 /* The same of a connection that will lend contiguous memory for pages.  1: done now; 0: it had
  * been, or there is no mapping on this connection now. */
 int zc_conn_open_window(zc_engine *engine, uint32_t slot);

@@ -121,17 +121,6 @@ class ChunkQueue:
                 self._tail = deque((b"".join(tail),))
         return len(self._head) - self._pos + self._tail_size
 
-    def _prepend(self, chunk: bytes) -> None:
-        """Put `chunk`, which is not empty, back in front of everything."""
-        if self._head:
-            if self._tail is None:
-                self._tail = deque()
-            rest = self._head[self._pos :]
-            self._tail.appendleft(rest)
-            self._tail_size += len(rest)
-        self._head = chunk
-        self._pos = 0
-
     def _next_chunk(self) -> None:
         """Drop the first chunk, all of which has been taken."""
         tail = self._tail
@@ -153,18 +142,13 @@ class ChunkQueue:
         head, pos = self._head, self._pos
         room = len(head) - pos
         if nbytes < room:
-            self._pos = end = pos + nbytes
-            return head[pos:end]
-        if nbytes == room:
-            self._next_chunk()
-            return head[pos:]  # the object itself where pos is 0
-        pieces = self._cut(nbytes)
-        try:
-            return b"".join(pieces)
-        except MemoryError:
-            for piece in reversed(pieces):
-                self._prepend(bytes(piece))
-            raise
+            data = head[pos : pos + nbytes]
+        elif nbytes == room:
+            data = head[pos:]  # the object itself where pos is 0
+        else:
+            data = b"".join(self._front(nbytes))
+        self._drop(nbytes)
+        return data
 
     def _take_all(self) -> bytes:
         """Remove and return everything."""
@@ -174,26 +158,38 @@ class ChunkQueue:
         """Move as much as there is, and as fits, into `view` (bytes); how many bytes."""
         nbytes = min(len(view), self._size())
         start = 0
-        for piece in self._cut(nbytes):
+        for piece in self._front(nbytes):
             stop = start + len(piece)
             view[start:stop] = piece
             start = stop
+        self._drop(nbytes)
         return nbytes
 
-    def _cut(self, nbytes: int) -> list[bytes | memoryview]:
-        """Remove the first `nbytes` (there must be as many) as pieces, without a copy."""
-        pieces: list[bytes | memoryview] = []
-        while nbytes:
-            head, pos = self._head, self._pos
-            end = min(pos + nbytes, len(head))
-            whole = pos == 0 and end == len(head)
-            pieces.append(head if whole else memoryview(head)[pos:end])
-            nbytes -= end - pos
-            if end == len(head):
-                self._next_chunk()
-            else:
-                self._pos = end
+    def _front(self, nbytes: int) -> list[bytes | memoryview]:
+        """The first `nbytes` (there must be as many) as pieces; nothing is copied or removed."""
+        if not nbytes:
+            return []
+        head, pos = self._head, self._pos
+        end = min(pos + nbytes, len(head))
+        whole = pos == 0 and end == len(head)
+        pieces: list[bytes | memoryview] = [head if whole else memoryview(head)[pos:end]]
+        nbytes -= end - pos
+        for chunk in self._tail or ():
+            if not nbytes:
+                break
+            pieces.append(chunk if len(chunk) <= nbytes else memoryview(chunk)[:nbytes])
+            nbytes -= len(pieces[-1])
         return pieces
+
+    def _drop(self, nbytes: int) -> None:
+        """Remove the first `nbytes`, of which there must be as many."""
+        while nbytes:
+            room = len(self._head) - self._pos
+            if nbytes < room:
+                self._pos += nbytes
+                return
+            nbytes -= room
+            self._next_chunk()
 
     def _find(self, separators: Sequence[bytes], offset: int) -> tuple[int, int] | None:
         """Where the separator that ends first starts and ends, looking from `offset` on.

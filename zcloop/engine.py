@@ -170,8 +170,9 @@ class Engine:
         self.mapping = ""
         """Whether connections may map what they receive: "on", or why not; "": nobody asked."""
         self.fills = 0
-        self.windows_opened = 0
         """How many connections are filling somebody's memory: their copies are large."""
+        self.windows_opened = 0
+        """How many got a large receive window (native/window.c)."""
         self.sinks: list[Callable[[bytes], object]] = []
         self.readers: list[Reader | Callable[[], object]] = []
         self._failures: list[tuple[int, int, BaseException, bytes | None]] = []

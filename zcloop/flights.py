@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .engine import GIL_HELD_MAX, ffi, lib
 from .pieces import Piece, own
 from .states import ConnState
-from .zerocopy import NEVER, Flight, ZeroCopy
+from .zerocopy import Flight, ZeroCopy
 
 if TYPE_CHECKING:
     from .transport import StreamTransport
@@ -95,8 +95,6 @@ class Flights:
         if not reason and lib.zc_zerocopy_prepare(self._c, self._slot):
             reason = lib.ZC_FALLBACK_UNSUPPORTED
             zerocopy.not_tried()
-            self._zerocopy_min = NEVER
-            self._plain_max = GIL_HELD_MAX
         if reason:
             lib.zc_zerocopy_fallback(self._c, self._slot, reason)
         return not reason

@@ -29,7 +29,7 @@ from .server import Listener
 from .stats import ConnStats, LoopStats
 from .stdlib import StdlibMethods
 from .tls import TlsProtocol, start_tls
-from .transport import StreamTransport
+from .transport import StreamTransport, check_protocol
 from .watch import WatchMethods
 from .zerocopy import threshold
 
@@ -111,6 +111,7 @@ class EventLoop(StdlibMethods, WatchMethods, uvloop.Loop):  # type: ignore[misc]
         self._forget_watched()
         if self._engine is not None:
             self._engine.close()
+        self._transports_by_fd.clear()  # a closed loop keeps no connection from being collected
         super().close()
 
     # -- hooks: making transports ---------------------------------------------
@@ -145,7 +146,9 @@ class EventLoop(StdlibMethods, WatchMethods, uvloop.Loop):  # type: ignore[misc]
 
         def make_or_close() -> _Protocol:
             try:
-                return make()
+                protocol = make()
+                check_protocol(protocol)
+                return protocol
             except BaseException:
                 sock.close()
                 raise
@@ -172,6 +175,7 @@ class EventLoop(StdlibMethods, WatchMethods, uvloop.Loop):  # type: ignore[misc]
         ssl_handshake_timeout: float | None = None,
         ssl_shutdown_timeout: float | None = None,
     ) -> asyncio.Transport:
+        check_protocol(protocol)
         tls = TlsProtocol(
             self,
             protocol,
@@ -264,6 +268,8 @@ class EventLoop(StdlibMethods, WatchMethods, uvloop.Loop):  # type: ignore[misc]
     async def _sendfile_native(self, transp: Any, file: Any, offset: int, count: int | None) -> int:
         if not isinstance(transp, StreamTransport):
             raise asyncio.SendfileNotAvailableError("sendfile syscall is not supported")
+        check: Any = self._check_sendfile_params  # type: ignore[attr-defined]
+        check(transp.get_extra_info("socket"), file, offset, count)
         return await send_file(transp, file, offset, count)
 
     # -- running --------------------------------------------------------------

@@ -8,6 +8,7 @@ from the queue what is there, has the rest filled where that pays, and otherwise
 from __future__ import annotations
 
 from asyncio import exceptions
+from operator import index
 from typing import Any
 
 from .chunks import ChunkQueue, uninitialised_bytes
@@ -52,6 +53,8 @@ class StreamReader(FillingReader, LineReader):
         """
         if self._exception is not None:
             raise self._exception
+        if type(n) is not int:
+            n = index(n)  # a float would fail later, with bytes in hand
         if n == 0:
             return b""
         if n < 0:
@@ -74,12 +77,13 @@ class StreamReader(FillingReader, LineReader):
 
         head, pos = self._head, self._pos
         room = len(head) - pos
+        # Each is taken before it is removed: without memory for it, it stays.
         if n < room:
-            self._pos = end = pos + n
-            data = head[pos:end]
+            data = head[pos : pos + n]
+            self._pos = pos + n
         elif self._tail is None:
-            self._next_chunk()
             data = head[pos:]  # the chunk itself where it is wanted whole
+            self._next_chunk()
         else:
             data = self._take(min(n, self._size()))
         if self._paused:
@@ -125,6 +129,8 @@ class StreamReader(FillingReader, LineReader):
         stream ends before, what the connection was lost with, and RuntimeError if another
         coroutine waits already.
         """
+        if type(n) is not int:
+            n = index(n)
         if n < 0:
             raise ValueError("readexactly size can not be less than zero")
         if self._exception is not None:
@@ -136,13 +142,14 @@ class StreamReader(FillingReader, LineReader):
             head, pos = self._head, self._pos
             have = len(head) - pos
             if n <= have:
+                data = head[pos : pos + n]  # first: without memory for it, it stays
                 if n == have:
                     self._next_chunk()
                 else:
                     self._pos = pos + n
                 if self._paused:
                     self._maybe_resume_transport()
-                return head[pos : pos + n]
+                return data
             have += self._tail_size
             if n <= have:
                 data = self._take(n)
@@ -250,6 +257,8 @@ class StreamReader(FillingReader, LineReader):
         kernel's, received without a copy, and otherwise that of a `bytes`. Raises like
         `readexactly`.
         """
+        if type(n) is not int:
+            n = index(n)
         if n < 0:
             raise ValueError("readview size can not be less than zero")
         if n >= VIEW_MIN:

@@ -46,7 +46,7 @@ class LineReader(ReaderBuffer):
             else:
                 self._standard.clear()
         elif self._find((b"\n",), length) == (length, length + 1):
-            self._cut(length + 1)
+            self._drop(length + 1)
         else:
             self._clear()
 

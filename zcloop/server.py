@@ -72,6 +72,8 @@ class Listener:
     def _on_accepted(self, fd: int) -> None:
         self._told = False
         try:
+            if self._window_open:
+                lib.zc_inherit_lowat(fd, self._sock.fileno())
             start = self._context.run(self._make, fd, self._kind)
         except (SystemExit, KeyboardInterrupt):
             os.close(fd)
@@ -87,7 +89,7 @@ class Listener:
             if self._engine.windows_opened > opened and not self._window_open:
                 # The next ones have it from their first byte on.
                 self._window_open = True
-                lib.zc_open_window(self._sock.fileno(), 1)
+                lib.zc_open_window(self._sock.fileno())
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as exc:

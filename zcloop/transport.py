@@ -23,7 +23,7 @@ from .send import SendHalf
 from .states import ConnState, check_step
 from .stats import ConnStats
 
-__all__ = ["StreamTransport"]
+__all__ = ["StreamTransport", "check_protocol"]
 
 _CONN_FLAGS = {
     int(socket.AF_INET): lib.ZC_CONN_NODELAY,
@@ -55,6 +55,12 @@ class _SharedSocket(TransportSocket):
     def shutdown(self, how: int) -> None:
         self._engine.uncork()
         super().shutdown(how)
+
+
+def check_protocol(protocol: object) -> None:
+    """A factory that forgets its ``return`` is told so before anything waits for its protocol."""
+    if protocol is None:
+        raise TypeError("a protocol is required, but the protocol factory returned None")
 
 
 def _addresses(transport: StreamTransport) -> tuple[Any, Any]:
@@ -149,6 +155,7 @@ class StreamTransport(ReceiveHalf, SendHalf, transports._FlowControlMixin):
         self._extra: dict[str, Any] | None = None
         self._loop = loop
         self._protocol_paused = False
+        check_protocol(protocol)
         self._high_water = 64 * 1024
         self._low_water = 16 * 1024
         self._engine = engine

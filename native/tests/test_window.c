@@ -26,6 +26,19 @@ static int option(int fd, int name) {
     return value;
 }
 
+static void set_lowat(int fd, int mark) {
+    CHECK_EQ(setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark), 0);
+}
+
+static int accept_one(int listener) {
+    int fd = -1;
+    while (fd < 0) {
+        fd = accept(listener, NULL, NULL);
+        CHECK(fd >= 0 || errno == EAGAIN);
+    }
+    return fd;
+}
+
 /* The buffer that the mark of 4 MiB must have led to, as far as tcp_rmem lets it. */
 static int grown(void) {
     int least, initial, most;
@@ -80,10 +93,10 @@ static void what_waits_is_announced_again(void) {
     zc_engine *engine = new_engine();
     uint32_t slot = add_mapping(engine, c.ours, ZC_MAP_AUTO);
     /* A byte that comes while the mark is high makes no edge of its own: setting it back does. */
-    CHECK_EQ(zc_open_window(c.ours, 4 * LARGE), 0);
+    set_lowat(c.ours, 4 * LARGE);
     send_all(c.peer, "a", 1);
     expect_quiet(engine);
-    CHECK_EQ(zc_conn_open_window(engine, slot), 1);
+    set_lowat(c.ours, 1);
     expect_record(engine, slot, ZC_READABLE);
     CHECK_EQ(zc_recv(engine, slot, got, sizeof got), 1);
     free_engine(engine);
@@ -95,21 +108,49 @@ static void a_locked_buffer_is_left_alone(void) {
     int size = 128 * 1024;
     CHECK_EQ(setsockopt(c.ours, SOL_SOCKET, SO_RCVBUF, &size, sizeof size), 0);
     size = option(c.ours, SO_RCVBUF);
-    CHECK_EQ(zc_open_window(c.ours, 1), 0);
+    CHECK_EQ(zc_open_window(c.ours), 0);
     CHECK_EQ(option(c.ours, SO_RCVBUF), size);
     CHECK_EQ(option(c.ours, SO_RCVLOWAT), 1);
     close_pair(c);
 }
 
+/* As a connection that a listener made while its window was being opened. */
+static void a_mark_that_the_opening_left_is_undone(void) {
+    int listener = listen_on_loopback();
+    set_lowat(listener, 4 * LARGE);
+    int peer = connect_to(listener);
+    int ours = accept_one(listener);
+    CHECK(option(ours, SO_RCVLOWAT) > LARGE);
+    set_lowat(listener, 1);
+    CHECK_EQ(zc_inherit_lowat(ours, listener), 0);
+    CHECK_EQ(option(ours, SO_RCVLOWAT), 1);
+    close(listener);
+    close_pair((pair){.ours = ours, .peer = peer});
+}
+
+static void a_program_s_own_mark_stays(void) {
+    pair c = tcp_pair();
+    zc_engine *engine = new_engine();
+    set_lowat(c.ours, 3);
+    uint32_t slot = add_mapping(engine, c.ours, ZC_MAP_AUTO);
+    CHECK_EQ(zc_conn_open_window(engine, slot), 1);
+    CHECK_EQ(option(c.ours, SO_RCVLOWAT), 3);
+    send_all(c.peer, "ab", 2);
+    expect_quiet(engine);
+    CHECK_EQ(zc_set_idle_lowat(engine, slot, 1), 0);
+    expect_record(engine, slot, ZC_READABLE);
+    free_engine(engine);
+    close_pair(c);
+}
+
 static void accepted_sockets_inherit_it(void) {
     int listener = listen_on_loopback();
-    CHECK_EQ(zc_open_window(listener, 1), 0);
+    set_lowat(listener, 7); /* the program's */
+    CHECK_EQ(zc_open_window(listener), 0);
+    CHECK_EQ(option(listener, SO_RCVLOWAT), 7);
+    set_lowat(listener, 1);
     int peer = connect_to(listener);
-    int ours = -1;
-    while (ours < 0) {
-        ours = accept(listener, NULL, NULL);
-        CHECK(ours >= 0 || errno == EAGAIN);
-    }
+    int ours = accept_one(listener);
     CHECK(option(ours, SO_RCVBUF) >= grown());
     CHECK_EQ(option(ours, SO_RCVLOWAT), 1);
     close(listener);
@@ -172,6 +213,8 @@ int main(void) {
         {"it grows at once and isn't locked", it_grows_at_once_and_is_not_locked},
         {"a mark set before stays", a_mark_set_before_stays},
         {"what waits is announced again", what_waits_is_announced_again},
+        {"a mark that the opening left is undone", a_mark_that_the_opening_left_is_undone},
+        {"a program's own mark stays", a_program_s_own_mark_stays},
         {"a locked buffer is left alone", a_locked_buffer_is_left_alone},
         {"accepted sockets inherit it", accepted_sockets_inherit_it},
         {"only where pages may be mapped", only_where_pages_may_be_mapped},

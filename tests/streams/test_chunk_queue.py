@@ -12,7 +12,6 @@ pieces = st.binary(min_size=1, max_size=12)
 SEPARATORS = st.lists(st.binary(min_size=1, max_size=3), min_size=1, max_size=3)
 steps = st.lists(st.one_of(
     st.tuples(st.just("append"), pieces),
-    st.tuples(st.just("prepend"), pieces),
     st.tuples(st.just("take"), st.integers(0, 30)),
     st.tuples(st.just("take_into"), st.integers(0, 30)),
     st.tuples(st.just("take_all"), st.none()),
@@ -42,9 +41,6 @@ def test_queue_is_bytes(steps, merge_count):
             if step == "append":
                 model += value
                 assert queue._append(value) == len(model)
-            elif step == "prepend":
-                queue._prepend(value)
-                model = value + model
             elif step == "take":
                 value = min(value, len(model))
                 taken = queue._take(value)

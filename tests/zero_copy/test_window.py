@@ -10,7 +10,7 @@ import socket
 
 import pytest
 from page_link import Keep, noise, page_link, page_listener, poll, send_pages, send_plain
-from support import assert_same
+from support import RecordingProtocol, assert_same, listener, settle
 
 import zcloop
 from zcloop import pages
@@ -182,3 +182,45 @@ async def test_a_listener_without_page_buffers_stays_as_it_is(monkeypatch):
     assert server.sockets[0].getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) < large()
     server.close()
     await server.wait_closed()
+
+
+async def test_what_a_listener_with_a_window_accepts_is_readable():
+    """Each connection has the listener's own mark, also the one that it made while opening."""
+    made = []
+
+    def factory():
+        made.append(Filler() if not made else RecordingProtocol())
+        return made[-1]
+
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(factory, "127.0.0.1", 0)
+    address = server.sockets[0].getsockname()
+    with socket.create_connection(address):
+        await poll(lambda: made and made[0].transport)
+        listening = server.sockets[0]
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 4 * MIB)
+        with socket.create_connection(address) as peer:     # inherits the mark
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+            peer.send(b"x")
+            await poll(lambda: len(made) == 2 and made[1].data == b"x")
+    server.close()
+    await server.wait_closed()
+
+
+async def test_a_mark_of_the_program_s_own():
+    """A socket that came with one keeps it, and `set_read_lowat` knows of it."""
+    own = socket.socket()
+    with listener() as listening:
+        own.connect(listening.getsockname())
+        peer, _ = listening.accept()
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1000)
+    with peer:
+        transport, protocol = await asyncio.get_running_loop().create_connection(
+            RecordingProtocol, sock=own)
+        peer.sendall(bytes(500))
+        await settle()
+        assert protocol.data == b""
+        transport.set_read_lowat(1)
+        await poll(lambda: protocol.data == bytes(500))
+        transport.close()
+        await protocol.called("connection_lost")
