@@ -28,6 +28,7 @@ from statistics import median
 from typing import Any
 
 from . import build, namespaces, report
+from .arguments import at_least_one, positive
 from .cases import GIB, MIB, Case, select
 from .runner import Result
 from .sample import Place, Setting, default_cpus
@@ -190,8 +191,8 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--only", action="append", metavar="CASE", help="by id, or its beginning")
     parser.add_argument("--sides", metavar="A,B", help=f"of {', '.join(SIDES)}")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--rounds", type=at_least_one, default=5)
+    parser.add_argument("--seconds", type=positive, default=2.0)
     parser.add_argument("--warmup", type=float, default=0.3)
     parser.add_argument("--json", type=Path, metavar="OUT", help="raw data also to this file")
     parser.add_argument("--strict", action="store_true", help="status 1 unless all targets are met")

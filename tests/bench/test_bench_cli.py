@@ -141,3 +141,15 @@ def test_only_strict_makes_a_missed_target_a_failure(strict, status, tmp_path, c
     results.save(path, stamp, [], {})
     assert cli.main(["--show", str(path), "--gate", *strict]) == status
     assert "not measured" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("module", ["", ".receive", ".aiohttp", ".zerocopy_send"])
+@pytest.mark.parametrize(
+    ("option", "number"), [("--rounds", "0"), ("--rounds", "-1"), ("--seconds", "0"),
+                           ("--seconds", "nan")])
+def test_numbers_that_make_no_sense_are_refused(module, option, number):
+    done = subprocess.run([sys.executable, "-m", f"benchmarks{module}", f"{option}={number}"],
+                          capture_output=True, text=True)
+    assert done.returncode == 2
+    assert f"argument {option}" in done.stderr
+    assert number in done.stderr
