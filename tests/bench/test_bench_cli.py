@@ -1,5 +1,7 @@
 """The command line: what it prints, keeps and refuses."""
 import json
+import subprocess
+import sys
 
 import pytest
 
