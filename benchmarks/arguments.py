@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import math
 
-__all__ = ["at_least_one", "positive"]
+__all__ = ["count", "positive"]
 
 
-def at_least_one(text: str) -> int:
+def count(text: str) -> int:
     """A whole number from 1 on."""
     number = int(text)
     if number < 1:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from . import build, markdown, report
-from .arguments import at_least_one, positive
+from .arguments import count, positive
 from .cases import Case, all_cases, quick_cases, select
 from .runner import Result
 from .sample import Setting, default_cpus
@@ -41,7 +41,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
         help=f"instead of each case's own; of {', '.join(SIDES)}; +KEY=VALUE adds an environment "
         "variable, as in zcloop+ZCLOOP_RECEIVE=copy",
     )
-    parser.add_argument("--rounds", type=at_least_one, help="samples per side (quick: 3, otherwise 5)")
+    parser.add_argument("--rounds", type=count, help="samples per side (quick: 3, otherwise 5)")
     parser.add_argument("--seconds", type=positive, help="per sample (quick: 1, otherwise 2)")
     parser.add_argument("--warmup", type=float, default=0.3, help="seconds, not counted (0.3)")
     parser.add_argument(

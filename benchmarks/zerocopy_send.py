@@ -28,7 +28,7 @@ from statistics import median
 from typing import Any
 
 from . import build, namespaces, report
-from .arguments import at_least_one, positive
+from .arguments import count, positive
 from .cases import GIB, MIB, Case, select
 from .runner import Result
 from .sample import Place, Setting, default_cpus
@@ -191,7 +191,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--only", action="append", metavar="CASE", help="by id, or its beginning")
     parser.add_argument("--sides", metavar="A,B", help=f"of {', '.join(SIDES)}")
-    parser.add_argument("--rounds", type=at_least_one, default=5)
+    parser.add_argument("--rounds", type=count, default=5)
     parser.add_argument("--seconds", type=positive, default=2.0)
     parser.add_argument("--warmup", type=float, default=0.3)
     parser.add_argument("--json", type=Path, metavar="OUT", help="raw data also to this file")

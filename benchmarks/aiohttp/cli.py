@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from .. import build, report
-from ..arguments import at_least_one, positive
+from ..arguments import count, positive
 from ..cases import Case, select
 from ..runner import Result
 from ..sample import Setting, default_cpus
@@ -30,7 +30,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="print the case ids and end")
     parser.add_argument("--show", type=Path, metavar="FILE", help="an earlier run's raw data again")
     parser.add_argument("--sides", help=f"instead of each case's own; of {', '.join(SIDES)}")
-    parser.add_argument("--rounds", type=at_least_one, default=5, help="samples per side (5)")
+    parser.add_argument("--rounds", type=count, default=5, help="samples per side (5)")
     parser.add_argument("--seconds", type=positive, default=2.0, help="per sample (2)")
     parser.add_argument("--warmup", type=float, default=0.5, help="seconds, not counted (0.5)")
     parser.add_argument("--json", type=Path, metavar="OUT", help="raw data also to this file")

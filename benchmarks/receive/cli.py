@@ -14,7 +14,7 @@ from typing import Any
 from .. import build, environment
 from .. import report as common
 from .. import results as folder
-from ..arguments import at_least_one, positive
+from ..arguments import count, positive
 from ..cases import MIB
 from ..sample import default_cpus
 from ..terminal import Console
@@ -42,7 +42,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     what.add_argument("--list", action="store_true", help="print the cells' ids and end")
     what.add_argument("--show", type=Path, metavar="FILE", help="an earlier run's raw data again")
-    parser.add_argument("--rounds", type=at_least_one, help="samples per side (quick: 1, otherwise 5)")
+    parser.add_argument("--rounds", type=count, help="samples per side (quick: 1, otherwise 5)")
     parser.add_argument("--mib", type=int, help="MiB a sample, instead of each cell's own")
     parser.add_argument(
         "--hash", action=argparse.BooleanOptionalAction, default=True, help="hash every byte"
