@@ -14,7 +14,7 @@ from typing import Any
 from .. import build, environment
 from .. import report as common
 from .. import results as folder
-from ..arguments import count, positive
+from ..arguments import count
 from ..cases import MIB
 from ..sample import default_cpus
 from ..terminal import Console
@@ -61,7 +61,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
         help="add to an earlier run's raw data the cells and rounds that it lacks, and print all",
     )
     parser.add_argument(
-        "--seconds", type=positive, metavar="N", help="begin no cell after so long; see --resume"
+        "--seconds", type=float, metavar="N", help="begin no cell after so long; see --resume"
     )
     parser.add_argument("--targets", action="store_true", help="every target, the grid's too")
     parser.add_argument("--strict", action="store_true", help="status 1 unless all are met")
