@@ -14,8 +14,9 @@
  *
  * Rule: where contiguous memory is about to be mapped into, the mark is set to WINDOW and back.
  * Setting it back raises the edge of what came in between.  A connection that a listener makes in between
- * inherits the mark, with which it would hardly ever be readable: what such a listener accepts
- * afterwards is given the listener's own.  It is a bound only: memory is used where
+ * inherits the mark, with which it would hardly ever be readable: what is
+ * accepted with another mark than 1 is given the listener's, whoever opened it: workers of several
+ * processes may share a listener.  It is a bound only: memory is used where
  * the peer sends faster than the program reads.
  *
  * Rejected: TCP_WINDOW_CLAMP at a whole number of segments, since the edge moves with the
@@ -43,6 +44,9 @@ int zc_open_window(int fd) {
 int zc_inherit_lowat(int fd, int listener) {
     int mark = 1;
     socklen_t size = sizeof mark;
+    if (getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &mark, &size) == 0 && mark == 1) {
+        return 0;
+    }
     if (getsockopt(listener, SOL_SOCKET, SO_RCVLOWAT, &mark, &size) < 0 ||
         setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark) < 0) {
         return -errno;

@@ -147,7 +147,7 @@ int zc_set_idle_lowat(zc_engine *engine, uint32_t slot, int bytes);
 /* window.c: have the kernel open a large receive window, now and for good. Its mark
  * (SO_RCVLOWAT) is what it was, afterwards.  Of a listener: for what it accepts.  0 or -errno. */
 int zc_open_window(int fd);
-/* The mark of a connection that was accepted after its listener's window had been opened. */
+/* Gives an accepted connection its listener's mark, if it came with another one than 1. */
 int zc_inherit_lowat(int fd, int listener);
 /* The same of a connection that will lend contiguous memory for pages.  1: done now; 0: it had
  * been, or there is no mapping on this connection now. */

@@ -72,8 +72,7 @@ class Listener:
     def _on_accepted(self, fd: int) -> None:
         self._told = False
         try:
-            if self._window_open:
-                lib.zc_inherit_lowat(fd, self._sock.fileno())
+            lib.zc_inherit_lowat(fd, self._sock.fileno())
             start = self._context.run(self._make, fd, self._kind)
         except (SystemExit, KeyboardInterrupt):
             os.close(fd)

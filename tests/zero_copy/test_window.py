@@ -184,12 +184,14 @@ async def test_a_listener_without_page_buffers_stays_as_it_is(monkeypatch):
     await server.wait_closed()
 
 
-async def test_what_a_listener_with_a_window_accepts_is_readable():
-    """Each connection has the listener's own mark, also the one that it made while opening."""
+@pytest.mark.parametrize("first", [Filler, RecordingProtocol], ids=["ours", "another process"])
+async def test_what_a_listener_with_a_window_accepts_is_readable(first):
+    """Each connection has the listener's own mark, also the one that it made while opening,
+    whoever opened it: processes may share a listener."""
     made = []
 
     def factory():
-        made.append(Filler() if not made else RecordingProtocol())
+        made.append(RecordingProtocol() if made else first())
         return made[-1]
 
     loop = asyncio.get_running_loop()
